@@ -1,0 +1,41 @@
+"""Which block leaves. One policy a file; `make_policy` finds them by name, those of installed plug-ins included."""
+
+from importlib.metadata import entry_points
+
+from kvloft.errors import ConfigError
+from kvloft.policies.arc import ARC, ARCvLLM
+from kvloft.policies.base import Offer, Policy
+from kvloft.policies.lru import LRU
+
+__all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "make_policy", "policy_names"]
+
+BUILTIN: dict[str, type[Policy]] = {policy.name: policy for policy in (LRU, ARC, ARCvLLM)}
+DEFAULT = "lru"
+_GROUP = "kvloft.policies"
+
+
+def policy_names() -> list[str]:
+    """Names that `make_policy` knows: built in, then from the `kvloft.policies` entry points of installed packages."""
+    return [*BUILTIN, *sorted(point.name for point in entry_points(group=_GROUP) if point.name not in BUILTIN)]
+
+
+def make_policy(policy: str | type[Policy] | Policy, capacity: int) -> Policy:
+    """A policy for `capacity` blocks, from a name ("default" for the default policy), a class, or itself if it is one.
+
+    Raises:
+        ConfigError: no policy has that name.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str):
+        return policy(capacity)
+    name = DEFAULT if policy == "default" else policy
+    if name in BUILTIN:
+        return BUILTIN[name](capacity)
+    for point in entry_points(group=_GROUP, name=name):
+        loaded = point.load()
+        made = loaded(capacity)
+        if not isinstance(made, Policy):
+            raise ConfigError(f"policy {name!r}: {point.value} makes a {type(made).__name__}, not a kvloft Policy")
+        return made
+    raise ConfigError(f"policy {policy!r} is unknown; choose one of: {', '.join(policy_names())}")

@@ -1,0 +1,90 @@
+"""The contract of a policy: which block leaves.
+
+A policy orders blocks. It owns no bytes, no slots and no pins. The pool counts first and evicts second, so a policy needs
+no plan and no rollback; it has to keep these laws, which `kvloft.testing.PolicyLaws` proves for any policy:
+
+1. If n residents outside `keep` exist, `evict(n, keep, offer)` returns exactly n distinct ones, whatever list they sit in.
+2. One batch is one pass: evicting m blocks costs O(m + skipped); scans go on, they never restart.
+3. Learning (ghost hits, targets) happens in `commit`, never before. A failed store leaves no trace: `forget` restores
+   everything but the block itself. `evict` may look at the offer to decide, but must not learn from it.
+4. What is read again counts once, in `finish`, tail to head, so that a prefix outlives its suffix.
+5. Ghosts are bounded, and `sizes` counts them.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
+from typing import ClassVar, NamedTuple
+
+from kvloft.request import Key, Request
+
+
+class Offer(NamedTuple):
+    """A store that asks for room.
+
+    Args:
+        keys: the blocks to be stored, in chain order; none of them is resident.
+        request: whose blocks they are.
+        offered: all blocks named in the call, in chain order: `keys` and what is resident already.
+        parent: the block that the request named just before this call's first; None at the head of its chain.
+        repeat: those of `keys` from which this request has taught the policy before; they must teach nothing again.
+    """
+
+    keys: Sequence[Key]
+    request: Request
+    offered: Sequence[Key] = ()
+    parent: Key | None = None
+    repeat: Collection[Key] = ()
+
+
+class Policy(ABC):
+    """Decides which resident block leaves. `capacity` is in blocks.
+
+    A block's life: `admit` (its slot is reserved, its bytes are on the way), then `commit` (its bytes are there) or
+    `forget` (they never came); `finish` at the end of each request that read or stored it; `evict`. Every key passed to
+    `commit`, `forget` and `finish` is resident. A block between `admit` and `commit` is always in `keep`.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.evictions: Counter[str] = Counter()
+        """Blocks evicted so far, by the list, queue or segment they sat in."""
+
+    @abstractmethod
+    def admit(self, offer: Offer) -> None:
+        """Let `offer.keys` take their place in the order. Teaches nothing."""
+
+    def commit(self, keys: Sequence[Key], request: Request) -> None:  # noqa: B027
+        """Learn from blocks whose bytes have arrived, in chain order."""
+
+    @abstractmethod
+    def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
+        """Count one request's use of its blocks.
+
+        Args:
+            chain: what the request read again or stored and is still resident, head to tail.
+            stored: those of `chain` that the request only stored itself; the others are reuses.
+            request: the request that ends.
+        """
+
+    @abstractmethod
+    def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
+        """Drop exactly n distinct residents, none in `keep`, and return them in the order of their going.
+
+        The caller knows that n such residents exist, and that 0 < n <= len(offer.keys): the last n of them need the room.
+        `keep` also holds all of `offer.offered`.
+        """
+
+    @abstractmethod
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Drop blocks that leave for other reasons than eviction: a failed store, a dead medium."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget everything, ghosts and what was learned included."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Blocks by list, queue or segment. Names of ghost lists start with "ghost"."""

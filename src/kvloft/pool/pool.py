@@ -1,0 +1,297 @@
+"""Who lives in host memory."""
+
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
+from copy import deepcopy
+from enum import Enum
+from typing import NamedTuple
+
+from kvloft.errors import BlockNotReady, ConfigError, PolicyError
+from kvloft.policies import Offer, Policy, make_policy
+from kvloft.pool.life import Life
+from kvloft.pool.slots import SlotAllocator
+from kvloft.request import Key, Request
+from kvloft.telemetry import Counters, Event, EventKind, Stats
+
+
+class Lookup(Enum):
+    """What the pool has of a block."""
+
+    MISS = "miss"
+    PENDING = "pending"
+    """Its bytes are on the way."""
+    HIT = "hit"
+
+
+class StorePlan(NamedTuple):
+    """An accepted store.
+
+    Args:
+        keys: the blocks to write: what was not resident, in offer order.
+        slots: where to write them, one slot a key.
+        evicted: blocks that left for it, in the order of their going. Their slots may be among `slots`.
+        generation: the pool's at that time; give it to `complete_store` where completions may outlive a reset.
+    """
+
+    keys: list[Key]
+    slots: list[int]
+    evicted: list[Key]
+    generation: int
+
+
+class LoadPlan(NamedTuple):
+    """Blocks pinned for reading: distinct, in the order asked for, with their slots."""
+
+    keys: list[Key]
+    slots: list[int]
+    generation: int
+
+
+class BlockPool:
+    """Keeps track of the blocks in a host arena of `capacity` slots: which are there, readable, in use, and which leave.
+
+    It moves no bytes. A store is `prepare_store`, the copy, `complete_store`; a load is `prepare_load`, the copy,
+    `complete_load`; `finish` ends a request. A store is all or nothing and is refused only if the blocks that may leave
+    are too few: those neither written, nor read, nor offered in the same call, nor part of the same request's chain.
+    Completions may come late, twice, in any order and after `reset`. One thread at a time.
+
+    Args:
+        capacity: blocks, at least 1.
+        policy: a policy's name, class or instance (see `kvloft.policies.make_policy`).
+
+    Raises:
+        ConfigError: the capacity is no positive integer, or the policy is unknown.
+    """
+
+    def __init__(self, capacity: int, policy: str | type[Policy] | Policy = "default") -> None:
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise ConfigError(f"capacity: {capacity!r} is not a number of blocks; give an integer of at least 1")
+        self.capacity = capacity
+        self.policy = make_policy(policy, capacity)
+        self.generation = 0
+        self.counters = Counters()
+        self._free = SlotAllocator(capacity)
+        self._slots: dict[Key, int] = {}
+        """All residents, readable or being written."""
+        self._writing: dict[Key, Hashable] = {}
+        """Blocks being written, and the id of the request that does it."""
+        self._pins: Counter[Key] = Counter()
+        """Blocks being read: by how many loads."""
+        self._lives: dict[Hashable, Life] = {}
+        self._events: deque[Event] = deque()
+
+    # Looking.
+
+    def lookup(self, key: Key, request: Request | None = None) -> Lookup:
+        """What there is of one block. Counts as no access; may be asked any number of times."""
+        if key not in self._slots:
+            return Lookup.MISS
+        return Lookup.PENDING if key in self._writing else Lookup.HIT
+
+    def match_prefix(self, keys: Iterable[Key]) -> int:
+        """Length of the leading run of `keys` that is readable now. Counts as no access."""
+        slots, writing = self._slots, self._writing
+        length = 0
+        for key in keys:
+            if key not in slots or key in writing:
+                break
+            length += 1
+        return length
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether the block is resident, readable or not."""
+        return key in self._slots
+
+    def __len__(self) -> int:
+        """Residents, readable or not."""
+        return len(self._slots)
+
+    # Storing.
+
+    def prepare_store(self, keys: Iterable[Key], request: Request) -> StorePlan | None:
+        """Make room for those of `keys` that are not resident. All of `keys` are safe from eviction by this call.
+
+        Returns:
+            The plan (empty if all are resident), or None if there is no room; then nothing has changed.
+        """
+        offered = list(dict.fromkeys(keys))
+        slots = self._slots
+        new = [key for key in offered if key not in slots]
+        life = self._lives.get(request.id) or Life(request)
+        offer = Offer(new, request, offered, life.parent(), [key for key in new if key in life.chain])
+        need = len(new) - len(self._free)
+        evicted: list[Key] = []
+        if need > 0:
+            keep = self._kept(offered, life)
+            if need > len(slots) - len(keep):
+                self._refuse(need, len(new))
+                return None
+            evicted = self._evict(need, keep, offer)
+        self._lives[request.id] = life
+        if life.finished:
+            life.finished = False
+        life.read(key for key in offered if key in slots and key not in self._writing)
+        self.counters.misses += len(new) - len(offer.repeat)
+        taken = self._free.take(len(new))
+        if new:
+            slots.update(zip(new, taken, strict=True))
+            self._writing.update(dict.fromkeys(new, request.id))
+            life.store(new)
+            self.policy.admit(offer)
+        return StorePlan(new, taken, evicted, self.generation)
+
+    def complete_store(
+        self, keys: Iterable[Key], request: Request, success: bool = True, generation: int | None = None
+    ) -> list[Key]:
+        """The bytes of these blocks have arrived, or will not. Blocks not being written by `request` are passed over.
+
+        Args:
+            keys: blocks of one or several stores of the request, in any order.
+            request: the one that prepared the store.
+            success: False frees the slots; nothing is learned.
+            generation: the plan's; a completion from before a reset is then known as such.
+
+        Returns:
+            The blocks it applied to, in chain order.
+        """
+        named = set(keys)
+        life = self._lives.get(request.id) if generation in (None, self.generation) else None
+        done = [key for key in life.writing if key in named] if life else []
+        self.counters.late += len(named) - len(done)
+        if not life or not done:
+            return done
+        for key in done:
+            del self._writing[key]
+            del life.writing[key]
+        if success:
+            self.counters.stored += len(done)
+            self.policy.commit(done, request)
+            self._events.append(Event(EventKind.STORED, tuple(done)))
+        else:
+            self.counters.failed += len(done)
+            self.policy.forget(done)
+            life.drop(done)
+            self._free.give_back([self._slots.pop(key) for key in done])
+        self._retire(life)
+        return done
+
+    # Loading.
+
+    def prepare_load(self, keys: Iterable[Key], request: Request) -> LoadPlan:
+        """Pin blocks for reading; they stay until `complete_load`.
+
+        Raises:
+            BlockNotReady: one of them is not readable; then none is pinned.
+        """
+        wanted = list(dict.fromkeys(keys))
+        slots, writing = self._slots, self._writing
+        for key in wanted:
+            if key not in slots or key in writing:
+                state = "still being written" if key in writing else "not resident"
+                raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
+        if not wanted:
+            return LoadPlan([], [], self.generation)
+        life = self._lives.setdefault(request.id, Life(request))
+        life.finished = False
+        self.counters.hits += life.read(wanted)
+        for key in wanted:
+            life.reading[key] = life.reading.get(key, 0) + 1
+        self._pins.update(wanted)
+        return LoadPlan(wanted, [slots[key] for key in wanted], self.generation)
+
+    def complete_load(self, keys: Iterable[Key], request: Request, generation: int | None = None) -> None:
+        """The request has read these blocks; each call releases one pin a block, if the request holds one."""
+        named = set(keys)
+        life = self._lives.get(request.id) if generation in (None, self.generation) else None
+        done = named & life.reading.keys() if life else set()
+        self.counters.late += len(named) - len(done)
+        if not life:
+            return
+        self.counters.loaded += len(done)
+        for key in done:
+            for pins in (life.reading, self._pins):
+                pins[key] -= 1
+                if not pins[key]:
+                    del pins[key]
+        self._retire(life)
+
+    # Ending.
+
+    def finish(self, request: Request) -> None:
+        """The request asks for nothing more; its use of its blocks is counted now, once. Its transfers may still be in
+        flight, and its completions may come afterwards."""
+        life = self._lives.get(request.id)
+        if life is None or life.finished:
+            return
+        life.finished = True
+        chain = life.order(self._slots)
+        if chain:
+            self.policy.finish(chain, {key for key in chain if life.chain[key]}, request)
+        self._retire(life)
+
+    def reset(self) -> None:
+        """Drop every block. Completions of earlier stores and loads will change nothing; live requests may go on."""
+        self.generation += 1
+        self._slots.clear()
+        self._writing.clear()
+        self._pins.clear()
+        self._lives.clear()
+        self._free.clear()
+        self.policy.clear()
+        self._events.append(Event(EventKind.CLEARED))
+
+    # Telling.
+
+    def take_events(self) -> list[Event]:
+        """What changed since the last call, in order."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def stats(self) -> Stats:
+        """Sizes and counters now."""
+        writing = len(self._writing)
+        return Stats(
+            capacity=self.capacity,
+            free=len(self._free),
+            writing=writing,
+            ready=len(self._slots) - writing,
+            pinned=len(self._pins),
+            lists=self.policy.sizes(),
+            evicted=dict(self.policy.evictions),
+            counters=deepcopy(self.counters),
+            generation=self.generation,
+        )
+
+    # Steps.
+
+    def _kept(self, offered: Sequence[Key], life: Life) -> set[Key]:
+        """Residents that must not leave to make room for this offer."""
+        keep = {*self._pins, *self._writing}
+        keep.update(filter(self._slots.__contains__, offered))
+        keep.update(filter(self._slots.__contains__, life.chain))
+        return keep
+
+    def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
+        victims = self.policy.evict(n, keep, offer)
+        if len(victims) != n or len({*victims}) != n or not keep.isdisjoint(victims):
+            raise PolicyError(
+                f"policy {self.policy.name!r} was to evict {n} distinct blocks outside {len(keep)} kept ones "
+                f"and returned {victims!r}; it breaks law 1 of kvloft.policies.base"
+            )
+        self._free.give_back([self._slots.pop(key) for key in victims])
+        self._events.append(Event(EventKind.REMOVED, tuple(victims)))
+        return victims
+
+    def _refuse(self, need: int, offered: int) -> None:
+        if offered > self.capacity:
+            reason = "size"
+        elif need > len(self._slots) - len({*self._pins, *self._writing}):
+            reason = "busy"
+        else:
+            reason = "protected"
+        self.counters.refused[reason] += 1
+
+    def _retire(self, life: Life) -> None:
+        if life.over:
+            del self._lives[life.request.id]
