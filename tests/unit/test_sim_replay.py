@@ -1,0 +1,75 @@
+"""Plain replay: what counts as a hit, capacities, figures on a public trace."""
+
+import json
+
+import pytest
+
+from kvloft.cli import main
+from kvloft.errors import ConfigError
+from kvloft.sim.replay import Capacity, Replay, survey
+from kvloft.traces.event import TraceRequest
+
+
+def test_a_hit_is_a_block_of_the_leading_run():
+    run = Replay("lru", 4)
+    assert run.step(TraceRequest([1, 2, 3])) == 0
+    assert run.step(TraceRequest([1, 2, 4])) == 2
+    assert run.step(TraceRequest([9, 1, 2])) == 0
+    result = run.result("tiny", 0.5)
+    assert (result.hit_blocks, result.total_blocks, result.stored_blocks, result.evicted_blocks) == (2, 9, 5, 1)
+    assert result.hit_ratio == 2 / 9
+    assert result.refused_stores == 0
+
+
+def test_a_request_longer_than_the_cache_is_refused_whole():
+    run = Replay("lru", 2)
+    run.step(TraceRequest([1, 2]))
+    assert run.step(TraceRequest([1, 2, 3])) == 2
+    assert run.result("tiny", 1.0).refused_stores == 1
+    assert run.step(TraceRequest([1, 2])) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "unique", "blocks"), [("1%", 182_790, 1827), ("0.5 %", 399, 1), ("100%", 7, 7), ("20000", 5, 20_000)]
+)
+def test_capacities_are_shares_rounded_down_or_blocks(text, unique, blocks):
+    assert Capacity.parse(text).of(unique) == blocks
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "-1", "-5%", "1.5", "five", "1/0", "5%%"])
+def test_other_capacities_are_named_as_wrong(text):
+    with pytest.raises(ConfigError, match="capacity"):
+        Capacity.parse(text)
+
+
+def test_a_share_of_less_than_a_block_says_so():
+    with pytest.raises(ConfigError, match="less than one block"):
+        Capacity.parse("1%").of(99)
+
+
+def test_a_survey_counts_far_and_near_ids():
+    requests = [TraceRequest([0, 1, 2]), TraceRequest([0, 1 << 60, 3]), TraceRequest([0, 1 << 60, (1 << 60) + 1])]
+    found = survey(requests)
+    assert (found.requests, found.blocks, found.unique, found.longest) == (3, 9, 6, 3)
+
+
+def test_figures_of_the_conversation_trace(tmp_path, shared):
+    out = tmp_path / "results.json"
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "replay",
+                str(shared / "traces" / "mooncake_conversation.jsonl"),
+                "--policy",
+                "lru",
+                "--capacity",
+                "1%,20%",
+                "--json",
+                str(out),
+            ]
+        )
+    assert not end.value.code
+    results = json.loads(out.read_bytes())
+    assert [round(100 * result["hit_ratio"], 1) for result in results] == [5.2, 34.5]
+    assert [result["capacity_blocks"] for result in results] == [1827, 36558]
+    assert [result["capacity_fraction"] for result in results] == [0.01, 0.2]
