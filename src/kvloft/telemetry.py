@@ -56,9 +56,10 @@ class Stats:
     capacity: int
     free: int
     writing: int
+    """Those whose bytes are on the way, and slots that an abandoned transfer may still touch."""
     ready: int
     pinned: int
-    """Those of `ready` that a transfer is reading."""
+    """Those of `ready` that a transfer is reading or a holder keeps."""
     lists: dict[str, int]
     """Sizes of the policy's lists, ghost lists ("ghost...") included."""
     evicted: dict[str, int]

@@ -17,6 +17,8 @@ class Life:
     """Its stores in flight, in chain order."""
     reading: dict[Key, int] = field(default_factory=dict)
     """Its loads in flight: how many of each block."""
+    fetched: set[Key] = field(default_factory=set)
+    """Blocks brought up from a tier for it. They join its chain when it reads them."""
     finished: bool = False
 
     @property
@@ -24,10 +26,11 @@ class Life:
         return self.finished and not self.writing and not self.reading
 
     def read(self, keys: Iterable[Key]) -> int:
-        """Note blocks found ready; how many of them are new to this request. Reading what it stored itself is no reuse."""
+        """Note blocks found ready; how many of them are new to this request. Reading what it stored itself, or what was
+        fetched for it, is no reuse."""
         before = len(self.chain)
         for key in keys:
-            self.chain.setdefault(key, False)
+            self.chain.setdefault(key, key in self.fetched)
         return len(self.chain) - before
 
     def store(self, keys: Iterable[Key]) -> None:
@@ -35,11 +38,21 @@ class Life:
             self.chain.setdefault(key, True)
             self.writing[key] = None
 
+    def fetch(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.fetched.add(key)
+            self.writing[key] = None
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget stores that failed: they taught nothing, and the blocks count no more as this request's."""
         for key in keys:
+            self.fetched.discard(key)
             if self.chain.get(key):
                 del self.chain[key]
+
+    def taught(self, key: Key) -> bool:
+        """Whether the policy has learned from this block for this request, or is about to."""
+        return key in self.chain or key in self.fetched
 
     def parent(self) -> Key | None:
         """The block it named last."""

@@ -76,7 +76,9 @@ class BlockPool:
         self._writing: dict[Key, Hashable] = {}
         """Blocks being written, and the id of the request that does it."""
         self._pins: Counter[Key] = Counter()
-        """Blocks being read: by how many loads."""
+        """Blocks being read or held: by how many loads and holders."""
+        self._away: set[int] = set()
+        """Slots that hold no resident but may still be read or written by a transfer."""
         self._lives: dict[Hashable, Life] = {}
         self._events: deque[Event] = deque()
 
@@ -108,8 +110,14 @@ class BlockPool:
 
     # Storing.
 
-    def prepare_store(self, keys: Iterable[Key], request: Request) -> StorePlan | None:
+    def prepare_store(self, keys: Iterable[Key], request: Request, fetch: bool = False) -> StorePlan | None:
         """Make room for those of `keys` that are not resident. All of `keys` are safe from eviction by this call.
+
+        Args:
+            keys: the offer, in chain order.
+            request: whose blocks they are.
+            fetch: the bytes come up from a tier and not from the request, which waits for them; no miss is counted, and
+                they are part of what the request used once it loads them.
 
         Returns:
             The plan (empty if all are resident), or None if there is no room; then nothing has changed.
@@ -118,7 +126,7 @@ class BlockPool:
         slots = self._slots
         new = [key for key in offered if key not in slots]
         life = self._lives.get(request.id) or Life(request)
-        offer = Offer(new, request, offered, life.parent(), [key for key in new if key in life.chain])
+        offer = Offer(new, request, offered, life.parent(), [key for key in new if life.taught(key)])
         need = len(new) - len(self._free)
         evicted: list[Key] = []
         if need > 0:
@@ -131,12 +139,16 @@ class BlockPool:
         if life.finished:
             life.finished = False
         life.read(key for key in offered if key in slots and key not in self._writing)
-        self.counters.misses += len(new) - len(offer.repeat)
+        if not fetch:
+            self.counters.misses += len(new) - len(offer.repeat)
         taken = self._free.take(len(new))
         if new:
             slots.update(zip(new, taken, strict=True))
             self._writing.update(dict.fromkeys(new, request.id))
-            life.store(new)
+            if fetch:
+                life.fetch(new)
+            else:
+                life.store(new)
             self.policy.admit(offer)
         return StorePlan(new, taken, evicted, self.generation)
 
@@ -160,18 +172,17 @@ class BlockPool:
         self.counters.late += len(named) - len(done)
         if not life or not done:
             return done
-        for key in done:
-            del self._writing[key]
-            del life.writing[key]
         if success:
             self.counters.stored += len(done)
             self.policy.commit(done, request)
             self._events.append(Event(EventKind.STORED, tuple(done)))
+            for key in done:
+                del self._writing[key]
+                del life.writing[key]
         else:
-            self.counters.failed += len(done)
-            self.policy.forget(done)
-            life.drop(done)
-            self._free.give_back([self._slots.pop(key) for key in done])
+            slots = [self._slots[key] for key in done]
+            self._fail(done, life)
+            self._free.give_back(slots)
         self._retire(life)
         return done
 
@@ -184,11 +195,7 @@ class BlockPool:
             BlockNotReady: one of them is not readable; then none is pinned.
         """
         wanted = list(dict.fromkeys(keys))
-        slots, writing = self._slots, self._writing
-        for key in wanted:
-            if key not in slots or key in writing:
-                state = "still being written" if key in writing else "not resident"
-                raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
+        slots = self._ready_slots(wanted)
         if not wanted:
             return LoadPlan([], [], self.generation)
         life = self._lives.setdefault(request.id, Life(request))
@@ -197,7 +204,7 @@ class BlockPool:
         for key in wanted:
             life.reading[key] = life.reading.get(key, 0) + 1
         self._pins.update(wanted)
-        return LoadPlan(wanted, [slots[key] for key in wanted], self.generation)
+        return LoadPlan(wanted, slots, self.generation)
 
     def complete_load(self, keys: Iterable[Key], request: Request, generation: int | None = None) -> None:
         """The request has read these blocks; each call releases one pin a block, if the request holds one."""
@@ -209,11 +216,69 @@ class BlockPool:
             return
         self.counters.loaded += len(done)
         for key in done:
-            for pins in (life.reading, self._pins):
-                pins[key] -= 1
-                if not pins[key]:
-                    del pins[key]
+            self._unpin(key)
+            life.reading[key] -= 1
+            if not life.reading[key]:
+                del life.reading[key]
         self._retire(life)
+
+    # Holding.
+
+    @property
+    def room(self) -> int:
+        """Slots that are free or could be freed: the blocks that are neither written, read, nor held may leave."""
+        return len(self._free) + len(self._slots) - len(self._writing) - len(self._pins)
+
+    def hold(self, keys: Iterable[Key]) -> list[int]:
+        """Keep distinct readable blocks from leaving until `release`. Counts as no access.
+
+        Returns:
+            Their slots.
+
+        Raises:
+            BlockNotReady: one of them is not readable; then none is held.
+        """
+        wanted = list(keys)
+        slots = self._ready_slots(wanted)
+        self._pins.update(wanted)
+        return slots
+
+    def release(self, keys: Iterable[Key]) -> None:
+        """Undo one `hold` of each of these blocks. Holds end with a reset: release none from before it."""
+        for key in keys:
+            self._unpin(key)
+
+    def withdraw(self, n: int) -> list[tuple[Key, int]]:
+        """Evict up to n blocks ahead of need. Their slots, bytes untouched, stay out of use until `reclaim`."""
+        n = min(n, self.room - len(self._free))
+        if n <= 0:
+            return []
+        offer = Offer([object() for _ in range(n)], Request("withdraw"))
+        victims = self._choose(n, {*self._pins, *self._writing}, offer)
+        slots = [self._slots.pop(key) for key in victims]
+        self._away.update(slots)
+        return list(zip(victims, slots, strict=True))
+
+    def quarantine(self, keys: Iterable[Key], request: Request) -> list[int]:
+        """Give up stores whose bytes may still arrive: they have failed, but their slots stay out of use until `reclaim`.
+
+        Returns:
+            The slots; none for blocks that `request` is not writing.
+        """
+        life = self._lives.get(request.id)
+        lost = [key for key in dict.fromkeys(keys) if life and key in life.writing]
+        slots = [self._slots[key] for key in lost]
+        if life and lost:
+            self._fail(lost, life)
+            self._away.update(slots)
+            self._retire(life)
+        return slots
+
+    def reclaim(self, slots: Iterable[int]) -> None:
+        """Nobody reads or writes these slots any more; those that are out of use become free."""
+        back = [slot for slot in dict.fromkeys(slots) if slot in self._away]
+        self._away.difference_update(back)
+        self._free.give_back(back)
 
     # Ending.
 
@@ -229,14 +294,19 @@ class BlockPool:
             self.policy.finish(chain, {key for key in chain if life.chain[key]}, request)
         self._retire(life)
 
-    def reset(self) -> None:
-        """Drop every block. Completions of earlier stores and loads will change nothing; live requests may go on."""
+    def reset(self, away: Iterable[int] = ()) -> None:
+        """Drop every block. Completions of earlier stores and loads will change nothing; live requests may go on.
+
+        Args:
+            away: slots that a transfer may still read or write: out of use until `reclaim`, as those before.
+        """
         self.generation += 1
         self._slots.clear()
         self._writing.clear()
         self._pins.clear()
         self._lives.clear()
-        self._free.clear()
+        self._away.update(away)
+        self._free.clear(but=self._away)
         self.policy.clear()
         self._events.append(Event(EventKind.CLEARED))
 
@@ -250,12 +320,12 @@ class BlockPool:
 
     def stats(self) -> Stats:
         """Sizes and counters now."""
-        writing = len(self._writing)
+        writing = len(self._writing) + len(self._away)
         return Stats(
             capacity=self.capacity,
             free=len(self._free),
             writing=writing,
-            ready=len(self._slots) - writing,
+            ready=len(self._slots) - len(self._writing),
             pinned=len(self._pins),
             lists=self.policy.sizes(),
             evicted=dict(self.policy.evictions),
@@ -273,15 +343,40 @@ class BlockPool:
         return keep
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
+        victims = self._choose(n, keep, offer)
+        self._free.give_back([self._slots.pop(key) for key in victims])
+        return victims
+
+    def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = self.policy.evict(n, keep, offer)
         if len(victims) != n or len({*victims}) != n or not keep.isdisjoint(victims):
             raise PolicyError(
                 f"policy {self.policy.name!r} was to evict {n} distinct blocks outside {len(keep)} kept ones "
                 f"and returned {victims!r}; it breaks law 1 of kvloft.policies.base"
             )
-        self._free.give_back([self._slots.pop(key) for key in victims])
         self._events.append(Event(EventKind.REMOVED, tuple(victims)))
         return victims
+
+    def _ready_slots(self, keys: Sequence[Key]) -> list[int]:
+        slots, writing = self._slots, self._writing
+        for key in keys:
+            if key not in slots or key in writing:
+                state = "still being written" if key in writing else "not resident"
+                raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
+        return [slots[key] for key in keys]
+
+    def _unpin(self, key: Key) -> None:
+        self._pins[key] -= 1
+        if not self._pins[key]:
+            del self._pins[key]
+
+    def _fail(self, keys: Sequence[Key], life: Life) -> None:
+        """End stores that bring no bytes. Their slots are the caller's."""
+        self.counters.failed += len(keys)
+        self.policy.forget(keys)
+        life.drop(keys)
+        for key in keys:
+            del self._slots[key], self._writing[key], life.writing[key]
 
     def _refuse(self, need: int, offered: int) -> None:
         if offered > self.capacity:

@@ -1,6 +1,6 @@
 """Slots: indices into the host arena, handed out and taken back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class SlotAllocator:
@@ -28,7 +28,7 @@ class SlotAllocator:
     def give_back(self, slots: Iterable[int]) -> None:
         self._returned.extend(slots)
 
-    def clear(self) -> None:
-        """Every slot is free again."""
-        self._fresh = 0
-        self._returned.clear()
+    def clear(self, but: Collection[int] = ()) -> None:
+        """Every slot is free again, but those."""
+        self._fresh = self._capacity if but else 0
+        self._returned = [slot for slot in reversed(range(self._fresh)) if slot not in but]
