@@ -38,3 +38,7 @@ class MissingExtra(KvloftError, ImportError):
     def __init__(self, extra: str, what: str) -> None:
         self.extra = extra
         super().__init__(f"{what} needs an optional dependency: pip install 'kvloft[{extra}]'")
+
+
+class UnsupportedVersion(KvloftError, ImportError):
+    """An engine is installed in a version that kvloft does not know. The text names the versions that it does."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from typing import ClassVar, NamedTuple
 
+from kvloft.errors import PolicyError
 from kvloft.request import Key, Request
 
 
@@ -88,3 +89,18 @@ class Policy(ABC):
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Blocks by list, queue or segment. Names of ghost lists start with "ghost"."""
+
+
+def evict_checked(policy: Policy, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
+    """`policy.evict`, with its answer held against law 1: a wrong victim would be somebody's bytes overwritten.
+
+    Raises:
+        PolicyError: the policy broke the law.
+    """
+    victims = policy.evict(n, keep, offer)
+    if len(victims) != n or len({*victims}) != n or not keep.isdisjoint(victims):
+        raise PolicyError(
+            f"policy {policy.name!r} was to evict {n} distinct blocks outside {len(keep)} kept ones "
+            f"and returned {victims!r}; it breaks law 1 of kvloft.policies.base"
+        )
+    return victims

@@ -6,8 +6,9 @@ from copy import deepcopy
 from enum import Enum
 from typing import NamedTuple
 
-from kvloft.errors import BlockNotReady, ConfigError, PolicyError
+from kvloft.errors import BlockNotReady, ConfigError
 from kvloft.policies import Offer, Policy, make_policy
+from kvloft.policies.base import evict_checked
 from kvloft.pool.life import Life
 from kvloft.pool.slots import SlotAllocator
 from kvloft.request import Key, Request
@@ -344,6 +345,11 @@ class BlockPool:
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = self._choose(n, keep, offer)
+        self._free.give_back([self._slots.pop(key) for key in victims])
+        return victims
+
+    def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
+        victims = evict_checked(self.policy, n, keep, offer)
         self._free.give_back([self._slots.pop(key) for key in victims])
         return victims
 
