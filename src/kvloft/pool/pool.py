@@ -350,16 +350,6 @@ class BlockPool:
 
     def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = evict_checked(self.policy, n, keep, offer)
-        self._free.give_back([self._slots.pop(key) for key in victims])
-        return victims
-
-    def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
-        victims = self.policy.evict(n, keep, offer)
-        if len(victims) != n or len({*victims}) != n or not keep.isdisjoint(victims):
-            raise PolicyError(
-                f"policy {self.policy.name!r} was to evict {n} distinct blocks outside {len(keep)} kept ones "
-                f"and returned {victims!r}; it breaks law 1 of kvloft.policies.base"
-            )
         self._events.append(Event(EventKind.REMOVED, tuple(victims)))
         return victims
 
