@@ -1,0 +1,49 @@
+"""Reading settings: sizes as people write them, and names close to known ones."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+_UNITS = {"": 1, "b": 1} | {
+    prefix + suffix: base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for suffix, base in (("b", 1000), ("ib", 1024), ("i", 1024), ("", 1000))
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(value: object) -> int:
+    """A number of bytes, from an integer or from text such as "4GiB", "512 MB" or "1.5g".
+
+    Units are case-blind: k, M, G and T (with or without B) count in thousands, Ki, Mi, Gi and Ti in 1024s.
+
+    Raises:
+        ValueError: it is neither, or is not a whole number of bytes of at least 1. The text says what would be right.
+    """
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].lower() in _UNITS:
+        size = int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
+        size = int(value)
+    else:
+        size = 0
+    if size < 1:
+        raise ValueError(f'{value!r} is not a size; give a number of bytes or text such as "4GiB"')
+    return size
+
+
+def format_size(size: int) -> str:
+    """Bytes as people read them: "4 GiB", "1.5 MiB", "640 B"."""
+    amount, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` looks like a slip of, if there is one."""
+    folded = {candidate.lower().replace("-", "_"): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.75)
+    return folded[close[0]] if close else None

@@ -1,0 +1,168 @@
+"""The cascade's end of one tier: jobs under way, breakers, measured latency."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+
+from kvloft.request import Key, Request
+from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier
+from kvloft.transfer.breaker import Breaker
+from kvloft.transfer.latency import Latency
+
+_log = logging.getLogger(__name__)
+_numbers = count(1)
+"""Job numbers, never used twice, not even by two cascades over one tier."""
+
+
+class Course(Enum):
+    """Which way a job moves blocks."""
+
+    UP = "load"
+    DOWN = "store"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Blocks on their way between a tier and their slots in host memory.
+
+    Args:
+        course: up or down.
+        keys: the blocks.
+        slots: theirs, in the same order. They are the tier's until it answers.
+        generation: the pool's at the time of submission.
+        request: on whose behalf blocks are loaded.
+        gone: the slots hold no residents any more: to be reclaimed, not released, when the answer comes.
+    """
+
+    course: Course
+    keys: Sequence[Key]
+    slots: Sequence[int]
+    generation: int
+    request: Request | None = None
+    gone: bool = False
+    number: int = 0
+    since: float = 0.0
+    ahead: int = 0
+    """Blocks of other loads that were under way when it was submitted."""
+
+
+class Link:
+    """One tier as the cascade sees it. A tier that raises is treated as one that failed, and logged.
+
+    Args:
+        index: the tier's place in the cascade.
+        tier: the tier.
+        up: breaker of loads.
+        down: breaker of stores: a full or read-only medium may still be read.
+        latency: what its loads take.
+    """
+
+    def __init__(self, index: int, tier: Tier, up: Breaker, down: Breaker, latency: Latency) -> None:
+        self.index = index
+        self.tier = tier
+        self.name = tier.name
+        self.breakers = {Course.UP: up, Course.DOWN: down}
+        self.latency = latency
+        self.next_probe = 0.0
+        """When a tier that is slower than recomputing may be measured again."""
+        self.counters: Counter[str] = Counter()
+        """Blocks, by what became of them."""
+        self.busy: dict[Course, int] = dict.fromkeys(Course, 0)
+        """Slots in the tier's hands, those of overdue jobs included."""
+        self._jobs: dict[int, Job] = {}
+        """Under way and in time, oldest first."""
+        self._overdue: dict[int, Job] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._jobs and not self._overdue
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is expected soon; overdue ones come when they come."""
+        return bool(self._jobs)
+
+    def look(self, keys: Sequence[Key], now: float) -> list[Presence]:
+        """What the tier knows of blocks; nothing if it cannot tell."""
+        try:
+            return self.tier.lookup(keys)
+        except Exception:
+            self._raised("lookup", Course.UP, now)
+            return [Presence.MISS] * len(keys)
+
+    def submit(self, job: Job, buffers: Sequence[Buffer], now: float) -> JobResult | None:
+        """Hand a job to the tier; its answer comes from `poll`, or at once if the tier refuses to take it."""
+        job.number, job.since, job.ahead = next(_numbers), now, self.busy[Course.UP]
+        try:
+            if job.course is Course.UP:
+                self.tier.submit_load(job.number, job.keys, buffers)
+            else:
+                self.tier.submit_store(job.number, job.keys, buffers)
+        except Exception as error:
+            self._raised(f"submit_{job.course.value}", job.course, now)
+            return JobResult(job.number, [Status.FAILED] * len(job.keys), 0.0, str(error))
+        self._jobs[job.number] = job
+        self.busy[job.course] += len(job.keys)
+        return None
+
+    def poll(self, now: float) -> Iterator[tuple[Job, JobResult, bool]]:
+        """Jobs that ended, their answers, and whether they were in time. Answers to no job of this link are passed over."""
+        try:
+            results = self.tier.poll()
+        except Exception:
+            self._raised("poll", Course.UP, now)
+            return
+        for result in results:
+            in_time = result.job in self._jobs
+            job = self._jobs.pop(result.job, None) or self._overdue.pop(result.job, None)
+            if job is None or len(result.statuses) != len(job.keys):
+                self.counters["unasked"] += 1
+                if job is None:
+                    continue
+                result = JobResult(result.job, [Status.FAILED] * len(job.keys), result.seconds, "as many statuses as blocks expected")
+            self.busy[job.course] -= len(job.keys)
+            if in_time:
+                self._judge(job, result, now)
+            yield job, result, in_time
+
+    def overdue(self, now: float, limit: float) -> list[Job]:
+        """Jobs that have just become older than `limit` seconds. The tier keeps their slots, and its breaker opens."""
+        late: list[Job] = []
+        for job in self._jobs.values():
+            if now - job.since <= limit:
+                break
+            late.append(job)
+        for job in late:
+            self._overdue[job.number] = self._jobs.pop(job.number)
+            self.counters["overdue"] += len(job.keys)
+            self.breakers[job.course].trip(now)
+        if late:
+            _log.warning("tier %s: no answer to %d jobs in %.3g s; their slots are set aside", self.name, len(late), limit)
+        return late
+
+    def surrender(self) -> list[int]:
+        """Slots in the tier's hands; whatever blocks they hold are being dropped, and its jobs will only give them back."""
+        slots: list[int] = []
+        for job in [*self._jobs.values(), *self._overdue.values()]:
+            job.gone = True
+            slots += job.slots
+        return slots
+
+    def _judge(self, job: Job, result: JobResult, now: float) -> None:
+        breaker = self.breakers[job.course]
+        if Status.FAILED in result.statuses:
+            if breaker.closed or breaker.state.value == "probing":
+                _log.warning("tier %s: %s failed: %s", self.name, job.course.value, result.error or "no reason given")
+            breaker.fail(now)
+            return
+        breaker.succeed()
+        if job.course is Course.UP and Status.OK in result.statuses:
+            self.latency.observe(job.ahead + len(job.keys), now - job.since, now)
+
+    def _raised(self, what: str, course: Course, now: float) -> None:
+        _log.exception("tier %s: %s raised", self.name, what)
+        self.counters["raised"] += 1
+        self.breakers[course].fail(now)

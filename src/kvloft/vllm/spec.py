@@ -1,0 +1,163 @@
+"""`KvloftSpec`: kvloft as vLLM's offloading spec, named in `kv_connector_extra_config`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm.platforms import current_platform
+from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
+from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+from kvloft.config import format_size, nearest, parse_size
+from kvloft.errors import ConfigError
+from kvloft.policies import policy_names
+from kvloft.transfer import Arena
+from kvloft.vllm.worker import KvloftWorker
+
+_FROM_VLLM = (
+    "spec_name",
+    "spec_module_path",
+    "blocks_per_chunk",
+    "block_size",
+    "cache_policy_module_path",
+    "offload_prompt_only",
+    "self_describing_kv_events",
+)
+_REFUSED = {
+    "secondary_tiers": "KvloftSpec has no tiers of vLLM's kind; leave it out",
+    "canonical_layout": "KvloftSpec keeps blocks in the layout of the workers; leave it out",
+}
+
+
+class KvloftSpec(CPUOffloadingSpec):
+    """Host memory run by kvloft's manager. On the CPU platform kvloft's worker moves the bytes, elsewhere vLLM's own does.
+
+    Settings, in `kv_connector_extra_config` beside `spec_name` and `spec_module_path`:
+
+    - `cpu_bytes_to_use`: host memory for all ranks together, as a number of bytes or text such as "4GiB". Required.
+    - `eviction_policy`: a kvloft policy, "lru" by default.
+    - `transfer_threads`: threads that copy, in each rank, on the CPU platform; 2 by default.
+    - `store_threshold`, `max_tracker_size`: store a block only when offered so often; blocks to keep count of.
+    - those that vLLM itself reads: `blocks_per_chunk` or `block_size`, `offload_prompt_only`, ...
+
+    Raises:
+        ConfigError: naming every setting that is wrong.
+    """
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        settings = _read(config)
+        super().__init__(replace(config, extra_config={**config.extra_config, **settings}))
+        self.transfer_threads: int = settings["transfer_threads"]
+
+    def get_manager(self) -> OffloadingManager:
+        """The scheduler's side; made once."""
+        if self._manager is None:
+            self._manager = CPUOffloadingManager(
+                num_chunks=self.num_chunks,
+                cache_policy=self.eviction_policy,
+                enable_events=self.kv_events_config.enable_kv_cache_events,
+                store_threshold=self.extra_config["store_threshold"],
+                max_tracker_size=self.extra_config["max_tracker_size"],
+                cache_policy_module_path=self.cache_policy_module_path,
+            )
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """The side of one rank; made once."""
+        if not current_platform.is_cpu():
+            return super().get_worker(kv_caches)
+        if self._worker is None:
+            rank = self.config.parallel.rank
+            cell = self.cpu_page_size_per_worker
+            arena = self.open_arena(f"rank {rank}")
+            try:
+                self._worker = KvloftWorker(
+                    kv_caches, arena, self.blocks_per_chunk, (rank * cell, cell), self.transfer_threads
+                )
+            except BaseException:
+                arena.close()
+                raise
+        return self._worker
+
+    def open_arena(self, member: str) -> Arena:
+        """The engine's host memory on the CPU platform, shared by all who open it; each `member` may do so once."""
+        return Arena(self.config.engine_id, self.num_chunks, self.kv_bytes_per_chunk, member)
+
+
+def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
+            return value
+        raise ValueError(
+            f"{value!r} is wrong; give an integer " + (f"of at least {least}" if most is None else f"from {least} to {most}")
+        )
+
+    return read
+
+
+_READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
+    "cpu_bytes_to_use": (parse_size, None),
+    "eviction_policy": (str, "lru"),
+    "transfer_threads": (_integer(1, 64), 2),
+    "store_threshold": (_integer(0), 0),
+    "max_tracker_size": (_integer(1), 64_000),
+}
+"""What kvloft reads: how, and what holds if it is not given."""
+
+
+def _read(config: OffloadingConfig) -> dict[str, Any]:
+    given = config.extra_config
+    problems = _unknown(given)
+    settings: dict[str, Any] = {}
+    for name, (reader, default) in _READERS.items():
+        if given.get(name) is None:
+            settings[name] = default
+            continue
+        try:
+            settings[name] = reader(given[name])
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    problems += _policy_problem(given)
+    if given.get("cpu_bytes_to_use") is None:
+        problems.append('cpu_bytes_to_use: missing; say how much host memory to use, as bytes or text such as "4GiB"')
+    elif "cpu_bytes_to_use" in settings:
+        problems += _too_small(config, settings["cpu_bytes_to_use"])
+    if problems:
+        raise ConfigError([f"kv_connector_extra_config: {problem}" for problem in problems])
+    return settings
+
+
+def _unknown(given: Mapping[str, Any]) -> list[str]:
+    known = [*_READERS, *_FROM_VLLM]
+    problems = [f"{name}: {given[name]!r} is not possible: {why}" for name, why in _REFUSED.items() if given.get(name)]
+    for name in given:
+        if name not in known and name not in _REFUSED and (meant := nearest(name, known)):
+            problems.append(f"{name}: {given[name]!r} is given to an unknown setting; did you mean {meant}?")
+    return problems
+
+
+def _policy_problem(given: Mapping[str, Any]) -> list[str]:
+    policy = given.get("eviction_policy")
+    if policy is None or given.get("cache_policy_module_path") is not None or policy in policy_names():
+        return []
+    meant = nearest(str(policy), policy_names())
+    return [
+        f"eviction_policy: {policy!r} is unknown; "
+        + (f"did you mean {meant!r}? " if meant else "")
+        + f"Choose one of: {', '.join(policy_names())}"
+    ]
+
+
+def _too_small(config: OffloadingConfig, size: int) -> list[str]:
+    cell = config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk
+    alignment = CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT
+    chunk = -(-cell * config.parallel.world_size // alignment) * alignment
+    if size >= chunk:
+        return []
+    return [
+        f"cpu_bytes_to_use: {size} bytes hold no block; one takes {chunk} bytes "
+        f"({config.cache.blocks_per_chunk} blocks on {config.parallel.world_size} ranks), so give at least "
+        f"{chunk}, better the {format_size(1000 * chunk)} of a thousand"
+    ]
