@@ -14,6 +14,7 @@ LAYERS = {
     "keys": 0,
     "request": 0,
     "config": 0,
+    "geometry": 1,
     "telemetry": 1,
     "policies": 2,
     "pool": 3,

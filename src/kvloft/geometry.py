@@ -1,0 +1,202 @@
+"""How many bytes of KV cache a model makes, from its Hugging Face `config.json`, laid out as vLLM lays it out.
+
+A block of `tokens` tokens is, for each attention layer, `2 * kv_heads * head_dim` values a token (keys and values), or for
+multi-head latent attention (MLA) one latent vector of `kv_lora_rank + qk_rope_head_dim`. Tensor parallelism splits KV heads
+over ranks and replicates them when there are fewer heads than ranks; latents are always replicated.
+
+Hybrid models mix full attention with sliding windows. vLLM forms groups of equally many layers, so that a block of any group
+has the same size; a group with a window keeps only the last `window` tokens of a prefix. Source: vLLM 0.32,
+`vllm/v1/core/kv_cache_utils.py`; `tests/e2e/test_geometry.py` holds the numbers against real engines.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from kvloft.errors import ConfigError
+
+ALIGNMENT = 4096
+"""vLLM rounds a slot of host memory up to whole pages of this many bytes."""
+
+_DTYPE_BYTES = {
+    "float32": 4,
+    "float": 4,
+    "float16": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "fp8_inc": 1,
+    "int8": 1,
+}
+_FP8_MLA_BYTES = 656
+"""Bytes a token and layer of "fp8_ds_mla": 512 quantized, 16 of scales, 128 of RoPE part."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers that share one block table.
+
+    Args:
+        layers: how many layers have their KV in one block of this group, padding included.
+        window: tokens of the sliding window; None for full attention.
+    """
+
+    layers: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVGeometry:
+    """Sizes of a model's KV cache.
+
+    Args:
+        layer_bytes: bytes one layer keeps of one token on one rank.
+        groups: vLLM's KV cache groups.
+        tp: tensor-parallel ranks.
+        replicated: all ranks hold the same bytes (MLA): one copy in host memory is enough.
+    """
+
+    layer_bytes: int
+    groups: tuple[LayerGroup, ...]
+    tp: int = 1
+    replicated: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str | Path, kv_dtype: str = "auto", tp: int = 1) -> "KVGeometry":
+        """Read a model's geometry.
+
+        Args:
+            config: a parsed `config.json`, the file, or the folder it lies in.
+            kv_dtype: vLLM's `--kv-cache-dtype`; "auto" is the model's own.
+            tp: vLLM's `--tensor-parallel-size`.
+
+        Raises:
+            ConfigError: fields are missing or make no sense; all faults at once.
+        """
+        text = _text_config(config)
+        problems: list[str] = []
+        if not isinstance(tp, int) or tp < 1:
+            problems.append(f"tp: {tp!r} is not a number of ranks; give an integer of at least 1")
+            tp = 1
+        layers = _positive(text, problems, "num_hidden_layers", "n_layer", "num_layers")
+        value_bytes = _value_bytes(text, kv_dtype, problems)
+        mla = text.get("kv_lora_rank") is not None
+        if mla:
+            latent = _positive(text, problems, "kv_lora_rank") + _positive(text, problems, "qk_rope_head_dim")
+            layer_bytes = _FP8_MLA_BYTES if kv_dtype == "fp8_ds_mla" else latent * value_bytes
+        else:
+            heads = _positive(text, problems, "num_attention_heads", "n_head")
+            kv_heads = _kv_heads(text, heads)
+            head_dim = text.get("head_dim") or _positive(text, problems, "hidden_size", "n_embd") // max(heads, 1)
+            if max(kv_heads, tp) % max(min(kv_heads, tp), 1):
+                problems.append(f"tp: {kv_heads} KV heads do not divide over {tp} ranks, nor the ranks over the heads")
+            layer_bytes = 2 * max(1, kv_heads // tp) * head_dim * value_bytes
+        if problems:
+            raise ConfigError(problems)
+        return cls(layer_bytes, _groups(text, layers), tp, replicated=mla and tp > 1)
+
+    @property
+    def layers(self) -> int:
+        """Layers in one block."""
+        return self.groups[0].layers
+
+    def block_bytes(self, tokens: int) -> int:
+        """Bytes of one block of one group on one rank."""
+        return self.layer_bytes * self.layers * tokens
+
+    def slot_bytes(self, tokens: int) -> int:
+        """Bytes of host memory for one block of one group, of all ranks, rounded up as vLLM does."""
+        copies = 1 if self.replicated else self.tp
+        return ceil(self.block_bytes(tokens) * copies / ALIGNMENT) * ALIGNMENT
+
+    def prefix_blocks(self, length: int, tokens: int) -> int:
+        """Blocks that make a prefix of `length` tokens usable, in blocks of `tokens`: all of full attention, and of a
+        sliding window those that the window reaches back to."""
+        whole = length // tokens
+        return sum(whole if group.window is None else min(whole, _reach(group.window, tokens)) for group in self.groups)
+
+    def bytes_per_token(self, tokens: int = 16) -> float:
+        """Bytes of host memory for one more token of a long prefix, of all ranks, stored in blocks of `tokens`. Groups
+        with a window add nothing: their part of a long prefix does not grow."""
+        full = sum(group.window is None for group in self.groups) or len(self.groups)
+        return full * self.slot_bytes(tokens) / tokens
+
+
+def _text_config(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    """The language model's part of a config."""
+    if isinstance(config, (str, Path)):
+        path = Path(config)
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            config = json.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ConfigError(f"model config {path}: {error}; give a Hugging Face config.json or its folder") from error
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"model config: a JSON object is needed, not {type(config).__name__}")
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, Mapping) else config
+
+
+def _positive(text: Mapping[str, Any], problems: list[str], *names: str) -> int:
+    """The first of these fields that is there, as a positive integer; else a problem and 1."""
+    for name in names:
+        value = text.get(name)
+        if value is not None:
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+            problems.append(f"model config: {name} is {value!r}, not a positive integer")
+            return 1
+    problems.append(f"model config: {' or '.join(names)} is missing")
+    return 1
+
+
+def _kv_heads(text: Mapping[str, Any], heads: int) -> int:
+    """Key-value heads before tensor parallelism: grouped (GQA), one (MQA), or as many as query heads."""
+    for name in ("num_key_value_heads", "num_kv_heads", "n_head_kv"):
+        if isinstance(text.get(name), int):
+            return int(text[name])
+    return 1 if text.get("multi_query") else heads
+
+
+def _value_bytes(text: Mapping[str, Any], kv_dtype: str, problems: list[str]) -> int:
+    name = kv_dtype
+    if kv_dtype in ("auto", "fp8_ds_mla"):
+        name = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    if name not in _DTYPE_BYTES:
+        problems.append(f"KV dtype: {name!r} is unknown; choose one of: auto, fp8_ds_mla, {', '.join(_DTYPE_BYTES)}")
+        return 1
+    return _DTYPE_BYTES[name]
+
+
+def _windows(text: Mapping[str, Any], layers: int) -> list[int | None]:
+    """The sliding window of each layer, None where it attends to everything."""
+    window = text.get("sliding_window")
+    if not isinstance(window, int) or text.get("use_sliding_window") is False:
+        return [None] * layers
+    types = text.get("layer_types")
+    if isinstance(types, list) and len(types) == layers:
+        return [window if kind == "sliding_attention" else None for kind in types]
+    pattern = text.get("sliding_window_pattern")
+    if isinstance(pattern, int) and pattern > 1:
+        return [None if (layer + 1) % pattern == 0 else window for layer in range(layers)]
+    return [window] * layers
+
+
+def _groups(text: Mapping[str, Any], layers: int) -> tuple[LayerGroup, ...]:
+    """vLLM's groups: as many layers in each as the rarer kind has, or as the commoner one where they are nearly as many."""
+    kinds = Counter(_windows(text, layers))
+    size = min(kinds.values())
+    if max(kinds.values()) < 1.5 * size:
+        size = max(kinds.values())
+    return tuple(LayerGroup(size, window) for window, count in kinds.items() for _ in range(ceil(count / size)))
+
+
+def _reach(window: int, tokens: int) -> int:
+    """Blocks that the window of the next token reaches back to."""
+    return ceil((window - 1) / tokens) if window > 1 else 0
