@@ -74,3 +74,31 @@ def grown(array: npt.NDArray[_Integer], size: int, fill: int) -> npt.NDArray[_In
     longer = np.full(max(size, len(array) + len(array) // 2), fill, array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+def by_key(keys: Ints) -> tuple[Ints, Ints]:
+    """The accesses sorted by key, those of one key in the order they came: their keys, their indices."""
+    bits = len(keys).bit_length()
+    joint = (keys << bits) | np.arange(len(keys))
+    joint.sort()
+    return joint >> bits, joint & ((1 << bits) - 1)
+
+
+def next_access(keys: Ints) -> Ints:
+    """For each access the index of the next one to the same key; len(keys) if there is none."""
+    ordered, where = by_key(keys)
+    following = np.full(len(keys), len(keys), np.int64)
+    again = ordered[1:] == ordered[:-1]
+    following[where[:-1][again]] = where[1:][again]
+    return following
+
+
+def hold(requests: Iterable[TraceRequest]) -> Columns:
+    """All the requests as one run of arrays, with small numbers for keys: 8 bytes a block."""
+    number = Numbering()
+    parts = [Columns(number(part.keys), part.lengths) for part in columns(requests)]
+    empty = np.zeros(0, np.int64)
+    return Columns(
+        np.concatenate([part.keys for part in parts]) if parts else empty,
+        np.concatenate([part.lengths for part in parts]) if parts else empty,
+    )

@@ -15,7 +15,8 @@ from kvloft.traces.mooncake import MooncakeLine
 
 
 class Trace(ABC):
-    """Requests in the order in which they came. Every iteration reads the files again, as a stream."""
+    """Requests in the order in which they came. Every iteration reads the files again, as a stream. Traces can be
+    pickled, so that other processes can read them too."""
 
     def __init__(self, path: Path, block_tokens: int) -> None:
         self.path = path
@@ -25,20 +26,14 @@ class Trace(ABC):
         """Bad lines passed over by the latest iteration."""
         self.assumptions: list[str] = []
         """What the reader had to choose because the data do not say it, in words."""
+        self.size = 0
+        """Bytes that an iteration reads from disk."""
+        self.position = 0
+        """Bytes that the current iteration has read so far."""
 
     @property
     def name(self) -> str:
         return self.path.name
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Bytes that an iteration reads from disk."""
-
-    @property
-    @abstractmethod
-    def position(self) -> int:
-        """Bytes that the current iteration has read so far."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[TraceRequest]: ...
@@ -72,21 +67,13 @@ class LineTrace(Trace):
         super().__init__(path, form.block_tokens)
         self._form = form
         self._skip_bad = skip_bad
-        self._file = TraceFile(path)
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    @property
-    def position(self) -> int:
-        return self._file.position
+        self.size = TraceFile(path).size
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        self._file = TraceFile(self.path)
-        self.skipped = 0
+        file = TraceFile(self.path)
+        self.skipped = self.position = 0
         decode = msgspec.json.Decoder(self._form.line).decode
-        for number, line in self._file.lines():
+        for number, line in file.lines():
             try:
                 request = decode(line).request()
                 if len({*request.keys}) != len(request.keys):
@@ -96,6 +83,7 @@ class LineTrace(Trace):
                     raise TraceError(f"{self.path}, line {number}: {error}; leave such lines out with --skip-bad") from error
                 self.skipped += 1
                 continue
+            self.position = file.position
             yield request
 
 
