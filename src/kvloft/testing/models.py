@@ -8,6 +8,7 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,14 @@ class TinyModel:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
             import torch
-            import transformers
+
+            transformers: Any = import_module("transformers")
         except ImportError as error:
             raise MissingExtra("vllm", "making a model") from error
         torch.manual_seed(self.seed)
         model = transformers.AutoModelForCausalLM.from_config(self._config(transformers), dtype=torch.float32)
         model.save_pretrained(target)
-        _save_tokenizer(target, self.max_tokens)
+        _save_tokenizer(transformers, target, self.max_tokens)
 
     def _config(self, transformers: Any) -> Any:
         heads = self.hidden // 32
@@ -111,9 +113,8 @@ class TinyModel:
                 raise ConfigError(f"kind: {self.kind!r} is unknown; choose one of: llama, mistral, gemma3, qwen3")
 
 
-def _save_tokenizer(target: Path, max_tokens: int) -> None:
+def _save_tokenizer(transformers: Any, target: Path, max_tokens: int) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *alphabet])}
@@ -121,7 +122,7 @@ def _save_tokenizer(target: Path, max_tokens: int) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    fast = PreTrainedTokenizerFast(
+    fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", model_max_length=max_tokens
     )
     fast.chat_template = TEMPLATE

@@ -50,6 +50,7 @@ class KvloftSpec(CPUOffloadingSpec):
         settings = _read(config)
         super().__init__(replace(config, extra_config={**config.extra_config, **settings}))
         self.transfer_threads: int = settings["transfer_threads"]
+        self._cpu_worker: KvloftWorker | None = None
 
     def get_manager(self) -> OffloadingManager:
         """The scheduler's side; made once."""
@@ -68,18 +69,18 @@ class KvloftSpec(CPUOffloadingSpec):
         """The side of one rank; made once."""
         if not current_platform.is_cpu():
             return super().get_worker(kv_caches)
-        if self._worker is None:
+        if self._cpu_worker is None:
             rank = self.config.parallel.rank
             cell = self.cpu_page_size_per_worker
             arena = self.open_arena(f"rank {rank}")
             try:
-                self._worker = KvloftWorker(
+                self._cpu_worker = KvloftWorker(
                     kv_caches, arena, self.blocks_per_chunk, (rank * cell, cell), self.transfer_threads
                 )
             except BaseException:
                 arena.close()
                 raise
-        return self._worker
+        return self._cpu_worker
 
     def open_arena(self, member: str) -> Arena:
         """The engine's host memory on the CPU platform, shared by all who open it; each `member` may do so once."""

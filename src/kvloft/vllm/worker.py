@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from vllm.v1.kv_offload.base import (
     BlockIDsLoadStoreSpec,
     CanonicalKVCaches,
@@ -45,7 +46,7 @@ class Layers(NamedTuple):
         engine_start: where the first tensor's block 0 begins.
         block_stride: from one block to the next, in the engine.
         layer_stride: from one tensor to the next, in the engine.
-        count: tensors.
+        tensors: how many.
         page: bytes to copy of each page.
         cell_start: where the first tensor begins in the cell.
         cell_page: from one page to the next, in the cell.
@@ -56,7 +57,7 @@ class Layers(NamedTuple):
     engine_start: int
     block_stride: int
     layer_stride: int
-    count: int
+    tensors: int
     page: int
     cell_start: int
     cell_page: int
@@ -130,13 +131,15 @@ class KvloftWorker(OffloadingWorker):
             raise TypeError(f"cannot move between {type(engine).__name__} and {type(host).__name__}")
         parts = []
         for layers, blocks, chunks, places in self._pieces(engine, host.block_ids):
-            step = max(_PART_BYTES // (layers.count * layers.page), 1)
+            step = max(_PART_BYTES // (layers.tensors * layers.page), 1)
             for start in range(0, len(blocks), step):
                 some = slice(start, start + step)
                 parts.append(partial(self._copy, layers, blocks[some], chunks[some], places[some], store))
         self._mover.submit(job, parts, urgent=not store)
 
-    def _pieces(self, engine: GPULoadStoreSpec, chunk_ids: Offsets) -> Iterator[tuple[Layers, Offsets, Offsets, Offsets]]:
+    def _pieces(
+        self, engine: GPULoadStoreSpec, chunk_ids: NDArray[np.integer]
+    ) -> Iterator[tuple[Layers, Offsets, Offsets, Offsets]]:
         """For each group's layers: engine blocks, the chunk of each, and its place in that chunk."""
         per_chunk = self._blocks_per_chunk
         if len(engine.group_sizes) != len(self._groups):
@@ -165,8 +168,8 @@ class KvloftWorker(OffloadingWorker):
         outside = chunks * arena.slot_bytes + (self._cell_start + layers.cell_start) + places * layers.cell_page
         strides = (layers.layer_stride, layers.cell_layer_stride)
         if store:
-            return copy_pages(arena.bytes, outside, layers.engine, inside, Shape(layers.count, layers.page, *strides))
-        return copy_pages(layers.engine, inside, arena.bytes, outside, Shape(layers.count, layers.page, *strides[::-1]))
+            return copy_pages(arena.bytes, outside, layers.engine, inside, Shape(layers.tensors, layers.page, *strides))
+        return copy_pages(layers.engine, inside, arena.bytes, outside, Shape(layers.tensors, layers.page, *strides[::-1]))
 
 
 def _layers(kv_caches: CanonicalKVCaches, group: int, blocks_per_chunk: int) -> Iterator[Layers]:
@@ -182,15 +185,15 @@ def _layers(kv_caches: CanonicalKVCaches, group: int, blocks_per_chunk: int) -> 
         if tensor.device.type != "cpu":
             raise ConfigError(f"KV tensor {index} is on {tensor.device}; this worker serves the CPU platform only")
         storage = tensor.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,)).numpy()
         itemsize = tensor.element_size()
         singles.append(
             Layers(
                 engine=whole,
-                engine_start=tensor.storage_offset() * itemsize,
+                engine_start=int(tensor.storage_offset()) * itemsize,
                 block_stride=tensor.stride(0) * itemsize,
                 layer_stride=0,
-                count=1,
+                tensors=1,
                 page=page,
                 cell_start=cells[index],
                 cell_page=kv_caches.tensors[index].page_size_bytes,
@@ -205,11 +208,11 @@ def _bundle(singles: Sequence[Layers]) -> Iterator[Layers]:
     for single in singles:
         if bundle is not None and _alike(bundle, single):
             gaps = (
-                single.engine_start - bundle.engine_start - (bundle.count - 1) * bundle.layer_stride,
-                single.cell_start - bundle.cell_start - (bundle.count - 1) * bundle.cell_layer_stride,
+                single.engine_start - bundle.engine_start - (bundle.tensors - 1) * bundle.layer_stride,
+                single.cell_start - bundle.cell_start - (bundle.tensors - 1) * bundle.cell_layer_stride,
             )
-            if bundle.count == 1 or gaps == (bundle.layer_stride, bundle.cell_layer_stride):
-                bundle = bundle._replace(count=bundle.count + 1, layer_stride=gaps[0], cell_layer_stride=gaps[1])
+            if bundle.tensors == 1 or gaps == (bundle.layer_stride, bundle.cell_layer_stride):
+                bundle = bundle._replace(tensors=bundle.tensors + 1, layer_stride=gaps[0], cell_layer_stride=gaps[1])
                 continue
         if bundle is not None:
             yield bundle
