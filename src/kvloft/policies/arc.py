@@ -9,14 +9,16 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   choice sees T1 as shrunk by the choices before it, not as grown by the blocks of the batch itself.
 - When the preferred list has no candidate left (empty, pinned, protected, used up), the pass goes on with the other, so T1
   may shrink below its target. The paper's lists never run out.
-- Blocks take their place when their slot is reserved and teach when their bytes arrive (`commit`). What stores in flight
-  will teach is already counted when choosing victims, but a store that fails leaves target and ghosts as they were.
+- Blocks take their place when their slot is reserved and teach when their bytes arrive (`commit`), in the order in which
+  they were stored, whatever the order in which they arrive. What stores in flight will teach is already counted when
+  choosing victims, but a store that fails leaves target and ghosts as they were.
 - Blocks stored and read by a request become the most recent at its end, tail first, so the head of a chain outlives its
   tail. A block that the request stored itself is not thereby used twice.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
 from itertools import filterfalse, islice
 
 from kvloft.policies.base import Offer, Policy
@@ -24,6 +26,20 @@ from kvloft.request import Key, Request
 
 _List = OrderedDict[Key, None]
 _NONE = object()
+
+PATIENCE = 1000
+"""How many lessons may wait for an earlier one in flight; then it is given up, so that a store that never ends costs
+bounded memory."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lesson:
+    """What one ghost hit teaches."""
+
+    move: float
+    """By how much it moves the target."""
+    settled: bool = False
+    """Whether its store has ended."""
 
 
 class ARC(Policy):
@@ -39,8 +55,12 @@ class ARC(Policy):
         self._t2: _List = OrderedDict()
         self._b1: _List = OrderedDict()
         self._b2: _List = OrderedDict()
-        self._lessons: dict[Key, float] = {}
-        """Ghost hits in flight: by how much each will move the target. They stay in B1 or B2 until they commit."""
+        self._lessons: dict[Key, _Lesson] = {}
+        """Ghost hits in flight. They stay in B1 or B2 until they commit."""
+        self._queue: deque[_Lesson] = deque()
+        """Lessons in the order of their stores, from the first one in flight on."""
+        self._ahead: tuple[Offer | None, dict[Key, float]] = (None, {})
+        """What the offer that evicts will teach once it is admitted."""
 
     # What the two variants decide differently.
 
@@ -64,7 +84,7 @@ class ARC(Policy):
     def _enters_t2(self, key: Key) -> bool:
         return key in self._b1 or key in self._b2
 
-    def _trim_after_evict(self, offer: Offer) -> None:
+    def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         """Evicting moves keys from T to B and never adds to |T1| + |B1| or |T2| + |B2|."""
 
     def _trim_after_commit(self) -> None:
@@ -75,19 +95,20 @@ class ARC(Policy):
     # The contract.
 
     def admit(self, offer: Offer) -> None:
-        lessons = self._teach(offer)
-        lessons.update((key, 0.0) for key in offer.repeat if key in lessons)
+        for key, move in self._moves(offer).items():
+            self._lessons[key] = lesson = _Lesson(move)
+            self._queue.append(lesson)
+        self._ahead = (None, {})
         for key in offer.keys:
             (self._t2 if self._enters_t2(key) else self._t1)[key] = None
-        self._lessons.update(lessons)
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
-        learned = self._lessons.keys() & keys
-        if learned:
-            for key in [key for key in self._lessons if key in learned]:
-                self.target = self._moved(self.target, self._lessons.pop(key))
+        for key in keys:
+            if lesson := self._lessons.pop(key, None):
+                lesson.settled = True
                 self._b1.pop(key, None)
                 self._b2.pop(key, None)
+        self._learn()
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
@@ -121,20 +142,23 @@ class ARC(Policy):
                 first2 = next(candidates2, _NONE)
         self._retire(victims1, self._t1, self._b1, "t1")
         self._retire(victims2, self._t2, self._b2, "t2")
-        self._trim_after_evict(offer)
+        self._trim_after_evict(offer, victims)
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._lessons.pop(key, None)
+            if lesson := self._lessons.pop(key, None):
+                lesson.move, lesson.settled = 0.0, True
             if key in self._t1:
                 del self._t1[key]
             else:
                 del self._t2[key]
+        self._learn()
 
     def clear(self) -> None:
-        for entries in (self._t1, self._t2, self._b1, self._b2, self._lessons):
+        for entries in (self._t1, self._t2, self._b1, self._b2, self._lessons, self._queue):
             entries.clear()
+        self._ahead = (None, {})
         self.target = 0.0
 
     def sizes(self) -> dict[str, int]:
@@ -146,17 +170,32 @@ class ARC(Policy):
         """Size of a ghost list without the keys that are on their way back."""
         return len(ghosts) - sum(map(ghosts.__contains__, self._lessons))
 
-    def _moved(self, target: float, lesson: float) -> float:
-        return min(max(target + lesson, 0.0), float(self.capacity))
+    def _moves(self, offer: Offer) -> dict[Key, float]:
+        """What the offer will teach, by the ghost lists as they were before it evicted."""
+        if self._ahead[0] is not offer:
+            moves = self._teach(offer)
+            moves.update((key, 0.0) for key in offer.repeat if key in moves)
+            self._ahead = (offer, moves)
+        return self._ahead[1]
+
+    def _moved(self, target: float, move: float) -> float:
+        return min(max(target + move, 0.0), float(self.capacity))
+
+    def _learn(self) -> None:
+        """Move the target by the lessons that no store in flight precedes."""
+        queue = self._queue
+        while queue and (queue[0].settled or len(queue) > PATIENCE + self.capacity):
+            lesson = queue.popleft()
+            if lesson.settled:
+                self.target = self._moved(self.target, lesson.move)
 
     def _expected_target(self, offer: Offer) -> float:
         """The target once all stores in flight and this one have committed."""
         target = self.target
-        for lesson in self._lessons.values():
-            target = self._moved(target, lesson)
-        for key, lesson in self._teach(offer).items():
-            if key not in offer.repeat:
-                target = self._moved(target, lesson)
+        for lesson in self._queue:
+            target = self._moved(target, lesson.move)
+        for move in self._moves(offer).values():
+            target = self._moved(target, move)
         return target
 
     def _retire(self, victims: Sequence[Key], source: _List, ghosts: _List, name: str) -> None:
@@ -203,10 +242,9 @@ class ARCvLLM(ARC):
     def _enters_t2(self, key: Key) -> bool:
         return False
 
-    def _trim_after_evict(self, offer: Offer) -> None:
-        returning = set(offer.keys)
+    def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         for ghosts in (self._b1, self._b2):
-            self._drop_oldest(ghosts, self._live(ghosts) - self.capacity, returning)
+            self._drop_oldest(ghosts, self._live(ghosts) - self.capacity, (*offer.keys, *victims))
 
     def _trim_after_commit(self) -> None:
         """vLLM trims when it evicts."""
