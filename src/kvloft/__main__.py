@@ -1,0 +1,5 @@
+"""`python -m kvloft`."""
+
+from kvloft.cli import main
+
+main()
