@@ -1,0 +1,234 @@
+"""`KvloftManager`: vLLM's scheduler-side offload manager on kvloft's `BlockPool`."""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any, cast
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from kvloft.errors import ConfigError
+from kvloft.policies import Policy
+from kvloft.pool import BlockPool, Lookup
+from kvloft.request import Key
+from kvloft.telemetry import EventKind
+from kvloft.vllm.compat import failed_store_events
+from kvloft.vllm.metrics import MetricsReporter
+from kvloft.vllm.request import request_of
+
+_RESULTS = {
+    Lookup.MISS: LookupResult.MISS,
+    Lookup.PENDING: LookupResult.HIT_PENDING,
+    Lookup.HIT: LookupResult.HIT,
+}
+
+
+class KvloftManager(OffloadingManager):
+    """Decides for vLLM's scheduler which chunks live in host memory. Takes the place of `CPUOffloadingManager`.
+
+    vLLM's chunks are kvloft's blocks. Every promise of `BlockPool` holds here: a store that can fit is never refused, a
+    refused one changes nothing, a request's own chain does not leave for its later blocks, and completions may come late,
+    twice, in any order or after a reset. Duplicate keys in a call are one block.
+
+    Args:
+        num_chunks: capacity in chunks, at least 1.
+        cache_policy: a kvloft policy by its name or its class's name.
+        cache_policy_module_path: where to import a kvloft `Policy` class of that name from; None or "kvloft.vllm" for those
+            that kvloft knows.
+        enable_events: whether to collect KV events for `take_events`.
+        store_threshold: store a chunk only when it has been offered so many times; below 2 at once.
+        max_tracker_size: chunks whose offers are counted; the one offered longest ago is forgotten first.
+        info: facts for vLLM 0.33's info metric (`CPUOffloadingInfo`).
+
+    Raises:
+        ConfigError: the capacity is no positive integer, or the policy is unknown.
+    """
+
+    medium = Medium.CPU
+
+    def __init__(
+        self,
+        num_chunks: int,
+        cache_policy: str = "lru",
+        cache_policy_module_path: str | None = None,
+        enable_events: bool = False,
+        store_threshold: int = 1,
+        max_tracker_size: int = 64_000,
+        info: Any = None,
+    ) -> None:
+        self.pool = BlockPool(num_chunks, find_policy(cache_policy, cache_policy_module_path))
+        self._events: list[OffloadingEvent] = []
+        self._announced: dict[OffloadKey, None] | None = {} if enable_events else None
+        """Chunks that vLLM has been told are readable."""
+        self._offers = OfferCounter(store_threshold, max_tracker_size) if store_threshold >= 2 else None
+        self._metrics = MetricsReporter(skipping=self._offers is not None)
+        self._info = info
+
+    # Requests.
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        request_of(req_context)
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self.pool.finish(request_of(req_context))
+
+    # Lookup and load.
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        return _RESULTS[self.pool.lookup(key)]
+
+    def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
+        return CacheHitSource.HOST
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
+        """Pin chunks until `complete_load`; one slot for each of `keys`, in their order, duplicates included.
+
+        Raises:
+            BlockNotReady: one of them is not readable; then none is pinned.
+        """
+        plan = self.pool.prepare_load(keys, request_of(req_context))
+        slots = dict(zip(plan.keys, plan.slots, strict=True))
+        return CPULoadStoreSpec([slots[key] for key in keys])
+
+    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self.pool.complete_load(keys, request_of(req_context))
+
+    # Store.
+
+    def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        offered: Sequence[OffloadKey] = list(dict.fromkeys(keys))
+        if self._offers is not None:
+            self._offers.count(offered)
+            wanted = [key for key in offered if key in self.pool or self._offers.suffice(key)]
+            self._metrics.note_skipped(len(offered) - len(wanted))
+            offered = wanted
+        new = sum(key not in self.pool for key in offered)
+        if new:
+            self._metrics.note_allocation(new)
+        plan = self.pool.prepare_store(offered, request_of(req_context))
+        self._announce()
+        if plan is None:
+            return None
+        return PrepareStoreOutput(_offload_keys(plan.keys), CPULoadStoreSpec(plan.slots), _offload_keys(plan.evicted))
+
+    def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
+        done = self.pool.complete_store(keys, request_of(req_context), success)
+        self._announce()
+        if done and not success and self._announced is not None:
+            self._events.extend(failed_store_events(_offload_keys(done), self.medium))
+
+    def reset_cache(self) -> None:
+        """Drop every chunk. Live requests go on with the same contexts; completions of older jobs change nothing."""
+        self.pool.reset()
+        self._announce()
+
+    # Once a step.
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """What changed since the last call. Replayed in order, it gives exactly the readable chunks."""
+        events, self._events = self._events, []
+        return events
+
+    def get_stats(self) -> OffloadingConnectorStats:
+        return self._metrics.report(self.pool.stats())
+
+    # vLLM 0.33.
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """No lock: only the scheduler's thread enters this manager."""
+        return nullcontext()
+
+    def config_info(self) -> Sequence[Mapping[str, str | int | float | bool]]:
+        return [self._info.as_config_info() if self._info is not None else {}]
+
+    # Steps.
+
+    def _announce(self) -> None:
+        """Translate what the pool has to tell. vLLM has no word for "all are gone", so a reset names them all."""
+        for event in self.pool.take_events():
+            if self._announced is None:
+                continue
+            if event.kind is EventKind.STORED:
+                keys = _offload_keys(event.keys)
+                self._announced.update(dict.fromkeys(keys))
+            elif event.kind is EventKind.REMOVED:
+                keys = _offload_keys(event.keys)
+                for key in keys:
+                    del self._announced[key]
+            else:
+                keys = list(self._announced)
+                self._announced.clear()
+            if keys:
+                removed = event.kind is not EventKind.STORED
+                self._events.append(OffloadingEvent(keys=keys, medium=self.medium, removed=removed))
+
+
+class OfferCounter:
+    """Counts how often each chunk was offered for storing, for the `size` chunks offered last."""
+
+    def __init__(self, threshold: int, size: int) -> None:
+        self._threshold = threshold
+        self._size = size
+        self._counts: OrderedDict[OffloadKey, int] = OrderedDict()
+
+    def count(self, offered: Sequence[OffloadKey]) -> None:
+        """Count one offer of distinct chunks. None of them is forgotten for another of the same offer."""
+        counts = self._counts
+        new = [key for key in offered if key not in counts]
+        for key in offered:
+            if key in counts:
+                counts[key] += 1
+                counts.move_to_end(key)
+        room = self._size - (len(offered) - len(new))
+        for key in new[: max(room, 0)]:
+            if len(counts) >= self._size:
+                counts.popitem(last=False)
+            counts[key] = 1
+
+    def suffice(self, key: OffloadKey) -> bool:
+        """Whether the chunk was offered often enough to be stored."""
+        return self._counts.get(key, 0) >= self._threshold
+
+
+def _offload_keys(keys: Iterable[Key]) -> list[OffloadKey]:
+    return cast(list[OffloadKey], list(keys))
+
+
+def find_policy(name: str, module_path: str | None = None) -> str | type[Policy]:
+    """What to give `BlockPool` for a policy named in vLLM's configuration.
+
+    Raises:
+        ConfigError: the module has no kvloft policy of that name.
+    """
+    from kvloft.vllm.policy import KvloftCachePolicy, find_cache_policy
+
+    if module_path in (None, "kvloft.vllm"):
+        try:
+            return find_cache_policy(name).name
+        except AttributeError as error:
+            raise ConfigError(f"cache_policy: {error}") from None
+    found = getattr(import_module(module_path), name, None)
+    if isinstance(found, type) and issubclass(found, KvloftCachePolicy):
+        return found.name
+    if isinstance(found, type) and issubclass(found, Policy):
+        return found
+    raise ConfigError(
+        f"cache_policy_module_path: {module_path!r} has no kvloft Policy class {name!r}; a policy written for vLLM's "
+        f"stock manager (CachePolicy) runs there, not here"
+    )

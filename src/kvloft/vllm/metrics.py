@@ -1,0 +1,138 @@
+"""What the host pool reports to Prometheus, through vLLM's own channel for offloading metrics.
+
+The stock manager's CPU metrics keep their names and meanings, so that dashboards go on working; beside them stand
+`vllm:kvloft_*` (vLLM lists and unregisters only what begins with "vllm:"). Counters are in blocks unless said otherwise.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata, OffloadingMetricMetadata
+from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
+
+from kvloft.telemetry import Counters, Stats
+
+HITS = "vllm:kvloft_hits"
+MISSES = "vllm:kvloft_misses"
+LOADED = "vllm:kvloft_loaded"
+STORED = "vllm:kvloft_stored"
+FAILED = "vllm:kvloft_failed_stores"
+LATE = "vllm:kvloft_late_completions"
+REFUSED = "vllm:kvloft_refused_stores"
+EVICTED = "vllm:kvloft_evicted"
+BLOCKS = "vllm:kvloft_blocks"
+POLICY_BLOCKS = "vllm:kvloft_policy_blocks"
+CAPACITY = "vllm:kvloft_capacity_blocks"
+RESETS = "vllm:kvloft_resets"
+
+_COUNTERS = {
+    HITS: "Blocks handed to a load, once per request and block.",
+    MISSES: "Blocks accepted for storing because they were not resident, once per request and block.",
+    LOADED: "Blocks whose load has completed.",
+    STORED: "Blocks whose store has completed.",
+    FAILED: "Blocks whose store has failed; their slots were freed.",
+    LATE: "Blocks named in completions that came twice, after a reset, or from somebody who did not own them.",
+    RESETS: "Resets of the cache.",
+}
+
+
+def metric_definitions(extra_config: Mapping[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+    """Every metric that `KvloftManager.get_stats` may report, for a spec's `build_metric_definitions`.
+
+    Args:
+        extra_config: `kv_connector_extra_config`; `store_threshold` brings one metric more.
+    """
+    from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+    definitions: dict[str, OffloadingMetricMetadata] = CPUOffloadingSpec.build_metric_definitions(dict(extra_config))
+    for name, documentation in _COUNTERS.items():
+        definitions[name] = OffloadingCounterMetadata(documentation=documentation)
+    definitions[REFUSED] = OffloadingCounterMetadata(
+        documentation=(
+            "Stores (calls, not blocks) refused, by reason: size (larger than the pool), busy (too much is being written "
+            "or read), protected (what is left belongs to the same request)."
+        ),
+        labelnames=("reason",),
+    )
+    definitions[EVICTED] = OffloadingCounterMetadata(
+        documentation="Blocks evicted, by the list, queue or segment of the policy they sat in.", labelnames=("list",)
+    )
+    definitions[BLOCKS] = OffloadingGaugeMetadata(
+        documentation=(
+            "Blocks of host memory by state: free, writing (a store is in flight), ready (readable); these three sum to "
+            "the capacity. pinned: those of ready that a transfer is reading."
+        ),
+        labelnames=("state",),
+    )
+    definitions[POLICY_BLOCKS] = OffloadingGaugeMetadata(
+        documentation="Blocks in each list, queue or segment of the policy. ghost...: remembered, not resident.",
+        labelnames=("list",),
+    )
+    definitions[CAPACITY] = OffloadingGaugeMetadata(documentation="Blocks that host memory can hold.")
+    return definitions
+
+
+class MetricsReporter:
+    """Turns what a pool has counted into what has changed since the last report. `skipping` tells whether stores may be
+    skipped because their blocks were offered too seldom."""
+
+    def __init__(self, skipping: bool) -> None:
+        self._skipping = skipping
+        self._skipped = 0
+        self._allocations: list[int] = []
+        self._counters = Counters()
+        self._evicted: dict[str, int] = {}
+        self._generation = 0
+
+    def note_allocation(self, blocks: int) -> None:
+        """A store asked for so many blocks, whether or not it got them."""
+        self._allocations.append(blocks)
+
+    def note_skipped(self, blocks: int) -> None:
+        """So many blocks of an offer were not stored because they were offered too seldom."""
+        self._skipped += blocks
+
+    def report(self, stats: Stats) -> OffloadingConnectorStats:
+        """What has changed since the last report, and the sizes now."""
+        report = OffloadingConnectorStats()
+        now, before = stats.counters, self._counters
+        for name, increase in (
+            (HITS, now.hits - before.hits),
+            (MISSES, now.misses - before.misses),
+            (LOADED, now.loaded - before.loaded),
+            (STORED, now.stored - before.stored),
+            (FAILED, now.failed - before.failed),
+            (LATE, now.late - before.late),
+            (RESETS, stats.generation - self._generation),
+        ):
+            if increase:
+                report.increase_counter(name, increase)
+        for name, counts, earlier in ((REFUSED, now.refused, before.refused), (EVICTED, stats.evicted, self._evicted)):
+            for label, increase in _increases(counts, earlier):
+                report.increase_counter(name, increase, (label,))
+        self._counters, self._evicted, self._generation = deepcopy(now), stats.evicted, stats.generation
+        self._set_gauges(report, stats)
+        for blocks in self._allocations:
+            report.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, blocks)
+        self._allocations.clear()
+        if self._skipping:
+            report.increase_counter(CPUOffloadingMetrics.STORES_SKIPPED, self._skipped)
+            self._skipped = 0
+        return report
+
+    def _set_gauges(self, report: OffloadingConnectorStats, stats: Stats) -> None:
+        for state in ("free", "writing", "ready", "pinned"):
+            report.set_gauge(BLOCKS, getattr(stats, state), (state,))
+        for name, size in stats.lists.items():
+            report.set_gauge(POLICY_BLOCKS, size, (name,))
+        report.set_gauge(CAPACITY, stats.capacity)
+        written, read = stats.writing / stats.capacity, stats.pinned / stats.capacity
+        report.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, written + read)
+        report.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, written)
+        report.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, read)
+
+
+def _increases(now: Mapping[str, int], before: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    return ((label, count - before.get(label, 0)) for label, count in now.items() if count > before.get(label, 0))

@@ -1,0 +1,241 @@
+"""kvloft's policies behind vLLM's `CachePolicy`, for vLLM's stock `CPUOffloadingManager`.
+
+`{"eviction_policy": "ARC", "cache_policy_module_path": "kvloft.vllm"}`: every kvloft policy can be named this way, by
+its class (`LRU`, `ARC`, `ARCvLLM`) or by its name (`arc-vllm`), those of installed plug-ins included.
+"""
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, count, groupby
+from operator import itemgetter
+from typing import ClassVar, cast
+
+from vllm.v1.kv_offload.base import OffloadKey, ReqContext
+from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order_request_keys
+
+from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, make_policy, policy_names
+from kvloft.policies.base import evict_checked
+from kvloft.request import Key, Request
+from kvloft.vllm.compat import positions_of
+from kvloft.vllm.request import request_of
+
+_NOBODY = Request(id="unknown to the policy")
+
+
+@dataclass(slots=True, eq=False)
+class _Life:
+    """What one request has told the policy."""
+
+    era: object
+    request: Request
+    positions: dict[Key, int]
+    chain: dict[Key, None] = field(default_factory=dict)
+    """Blocks it named, in that order."""
+    finished: bool = False
+
+
+class KvloftCachePolicy(CachePolicy):
+    """A kvloft policy as the stock manager wants it. The manager keeps slots and pins; this keeps them out of reach.
+
+    The stock manager names blocks one by one where a policy decides by batch, so inserted and completed blocks are
+    gathered and passed on before the next question. It reports store misses before it knows whether there is room; they
+    teach only when the bytes have arrived. Blocks of a request's own chain do not leave for its later ones: such a store
+    is refused, and the engine offers it again.
+    """
+
+    name: ClassVar[str]
+    """The kvloft policy's name."""
+    spares_own_chain: ClassVar[bool] = True
+
+    def __init__(self, cache_capacity: int) -> None:
+        super().__init__(cache_capacity)
+        self.policy: Policy = make_policy(self.name, cache_capacity)
+        self._chunks: dict[Key, ChunkStatus] = {}
+        self._busy: set[Key] = set()
+        """Chunks being written or read."""
+        self._missed: dict[Key, _Life] = {}
+        """Store misses that have not been inserted, and who reported them last."""
+        self._reporter: _Life | None = None
+        self._arriving: list[Key] = []
+        self._arriving_for: _Life | None = None
+        self._again: list[Key] = []
+        """Those of `_arriving` that their request stored before."""
+        self._writing: dict[Key, tuple[int, _Life | None]] = {}
+        """Chunks being written: their number in the order of insertion, and by whom."""
+        self._landed: dict[Key, None] = {}
+        self._serials = count()
+        self._era = object()
+
+    # What the manager asks.
+
+    def get(self, key: OffloadKey) -> ChunkStatus | None:
+        return self._chunks.get(key)
+
+    def evict(self, n: int, protected: set[OffloadKey]) -> list[tuple[OffloadKey, ChunkStatus]] | None:
+        self._settle()
+        if n == 0:
+            return []
+        chunks = self._chunks
+        life = self._asking(protected)
+        keep = self._busy | {key for key in protected if key in chunks}
+        if life and self.spares_own_chain:
+            own = chain(life.positions, life.chain)
+            keep.update(key for key in own if key in chunks)
+        if n > len(chunks) - len(keep):
+            return None
+        victims = evict_checked(self.policy, n, keep, self._offer(n, protected, life))
+        return [(cast(OffloadKey, key), chunks.pop(key)) for key in victims]
+
+    # What the manager tells.
+
+    def on_store_miss(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
+        """A store is being offered. Nothing is learned yet: it may be refused or fail."""
+        self._settle()
+        life = self._reporter = self._life_of(req_context)
+        for key in keys:
+            self._missed.pop(key, None)
+            self._missed[key] = life
+            life.chain[key] = None
+
+    def on_request_access(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
+        """The request named these blocks for the first time (vLLM 0.33)."""
+        self._life_of(req_context).chain.update(dict.fromkeys(keys))
+
+    def insert(self, key: OffloadKey, chunk: ChunkStatus, req_context: ReqContext | None = None) -> None:
+        life = self._missed.pop(key, None)
+        again = life is None
+        if req_context is not None:
+            life = self._life_of(req_context)
+        elif life is None:
+            life = self._arriving_for
+        if self._landed or life is not self._arriving_for:
+            self._settle()
+        self._arriving_for = life
+        self._arriving.append(key)
+        if again:
+            self._again.append(key)
+        self._chunks[key] = chunk
+        self._busy.add(key)
+        self._writing[key] = (next(self._serials), life)
+        if chunk.ref_cnt == 0:
+            self.mark_evictable(key)
+
+    def mark_evictable(self, key: OffloadKey) -> None:
+        """The chunk's store has completed, or its last reader is done."""
+        self._busy.discard(key)
+        if key in self._writing:
+            self._landed[key] = None
+
+    def mark_non_evictable(self, key: OffloadKey) -> None:
+        self._busy.add(key)
+
+    def remove(self, key: OffloadKey) -> None:
+        """The chunk's store has failed. Its request may offer it again, and then it teaches."""
+        self._settle()
+        del self._chunks[key]
+        self._busy.discard(key)
+        _, life = self._writing.pop(key, (0, None))
+        self.policy.forget([key])
+        if life and not life.finished:
+            self._missed[key] = life
+
+    def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
+        """Count one use of these chunks now. vLLM's scheduler never asks for it."""
+        self._settle()
+        resident = [key for key in dict.fromkeys(keys) if key in self._chunks]
+        if resident:
+            self.policy.finish(resident, self._writing.keys() & resident, request_of(req_context))
+
+    def on_request_finished(
+        self,
+        key_groups: Sequence[Sequence[OffloadKey]],
+        insertion_only_keys: set[OffloadKey],
+        reused_keys: set[OffloadKey],
+        req_context: ReqContext,
+    ) -> None:
+        self._settle()
+        life = self._life_of(req_context)
+        life.finished = True
+        for key in life.chain:
+            if self._missed.get(key) is life:
+                del self._missed[key]
+        used = insertion_only_keys | reused_keys
+        ordered = [key for key in order_request_keys(key_groups, req_context) if key in used and key in self._chunks]
+        if ordered:
+            self.policy.finish(ordered, insertion_only_keys.intersection(ordered), life.request)
+
+    def clear(self) -> None:
+        self.policy.clear()
+        for kept in (self._chunks, self._busy, self._missed, self._arriving, self._again, self._writing, self._landed):
+            kept.clear()
+        self._reporter = self._arriving_for = None
+        self._era = object()
+
+    # Steps.
+
+    def _settle(self) -> None:
+        """Pass on to the policy what has gathered."""
+        if self._arriving:
+            keys, self._arriving = self._arriving, []
+            again, self._again = self._again, []
+            life = self._arriving_for
+            self.policy.admit(Offer(keys, _request(life), keys, _parent(keys[0], life), again))
+        if self._landed:
+            done = sorted((*self._writing.pop(key), key) for key in self._landed)
+            self._landed.clear()
+            for life, batch in groupby(done, key=itemgetter(1)):
+                self.policy.commit([key for _, _, key in batch], _request(life))
+
+    def _life_of(self, context: ReqContext) -> _Life:
+        life = context.get_state(_Life)
+        if life is None or life.era is not self._era:
+            life = _Life(self._era, request_of(context), positions_of(context))
+            context.set_state(life)
+        return life
+
+    def _asking(self, protected: Set[Key]) -> _Life | None:
+        """Whose store asks for room: vLLM does not say, but who reported its misses does."""
+        lives = [self._missed[key] for key in protected if key in self._missed]
+        return self._reporter if self._reporter in lives else next(iter(lives), None)
+
+    def _offer(self, n: int, protected: Set[Key], life: _Life | None) -> Offer:
+        """The store that asks for room: at least n blocks, whatever the manager has said about them."""
+        keys: list[Key] = [key for key in self._missed if key in protected]
+        if len(keys) < n:
+            keys += [key for key in protected if key not in self._chunks and key not in self._missed]
+        keys += [object() for _ in range(n - len(keys))]
+        if life and all(key in life.positions for key in keys):
+            keys.sort(key=life.positions.__getitem__)
+        return Offer(keys, _request(life), keys, _parent(keys[0], life))
+
+
+def _request(life: _Life | None) -> Request:
+    return life.request if life else _NOBODY
+
+
+def _parent(first: Key, life: _Life | None) -> Key | None:
+    """The block before `first` in its request's chain; where the request never named one, as the scheduler knows it."""
+    if life is None:
+        return None
+    for known in (life.chain, life.positions):
+        named = reversed(known)
+        if first in named and (before := next(named, None)) is not None:
+            return before
+    return None
+
+
+@cache
+def find_cache_policy(name: str) -> type[KvloftCachePolicy]:
+    """The `CachePolicy` class of a kvloft policy, by its class's name or its own.
+
+    Raises:
+        AttributeError: there is no such policy; raised as such because vLLM asks with `getattr`.
+    """
+    classes = {policy.__name__: policy.name for policy in BUILTIN.values()}
+    known = classes.get(name, name)
+    if known not in policy_names():
+        raise AttributeError(
+            f"kvloft has no policy {name!r}; eviction_policy can be one of: {', '.join([*classes, *policy_names()])}"
+        )
+    return type(f"{name}CachePolicy", (KvloftCachePolicy,), {"name": known, "spares_own_chain": known != ARCvLLM.name})
