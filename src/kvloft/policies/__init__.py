@@ -5,11 +5,23 @@ from importlib.metadata import entry_points
 from kvloft.errors import ConfigError
 from kvloft.policies.arc import ARC, ARCvLLM
 from kvloft.policies.base import Offer, Policy
+from kvloft.policies.fifo import FIFO
+from kvloft.policies.gdsf import GDSF
+from kvloft.policies.lfu import LFU
+from kvloft.policies.lirs import LIRS
 from kvloft.policies.lru import LRU
+from kvloft.policies.lru_k import LRU2
+from kvloft.policies.s3fifo import S3FIFO
+from kvloft.policies.sieve import SIEVE
+from kvloft.policies.slru import SLRU
+from kvloft.policies.twoq import TwoQ
+from kvloft.policies.wtinylfu import WTinyLFU
 
 __all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "make_policy", "policy_names"]
 
-BUILTIN: dict[str, type[Policy]] = {policy.name: policy for policy in (LRU, ARC, ARCvLLM)}
+BUILTIN: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF)
+}
 DEFAULT = "lru"
 _GROUP = "kvloft.policies"
 
