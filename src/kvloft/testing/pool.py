@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from kvloft.pool import BlockPool, Lookup, StorePlan
 from kvloft.request import Key, Request
 from kvloft.telemetry import EventKind
 
-KEYS = range(14)
+KEYS: Sequence[Key] = range(14)
 """Enough to overfill the pool twice; few enough that requests meet."""
 
 
@@ -67,14 +67,15 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(start=st.integers(0, 10), n=st.integers(1, 5), data=st.data())
     def store_run(self, start: int, n: int, data: Any) -> None:
         """Runs of neighbours, so that prefixes are met again."""
-        self._store(data.draw(st.sampled_from(self.live)), [key for key in KEYS if start <= key < start + n])
+        self._store(data.draw(st.sampled_from(self.live)), KEYS[start : start + n])
 
     @precondition(lambda self: self._writers())
     @rule(data=st.data(), success=st.integers(0, 4).map(bool))
     def complete_store(self, data: Any, success: bool) -> None:
         """Some or all of what a request writes, in any order, sometimes with keys that it does not write."""
         model = data.draw(st.sampled_from(self._writers()))
-        named = data.draw(st.permutations(sorted(model.writing))) + data.draw(st.lists(st.sampled_from(KEYS), max_size=2))
+        written = data.draw(st.permutations(sorted(model.writing, key=KEYS.index)))
+        named = written + data.draw(st.lists(st.sampled_from(KEYS), max_size=2))
         named = named[: data.draw(st.integers(1, len(named)))]
         done = self.pool.complete_store(named, model.request, success)
         expected = set(named) & model.writing
@@ -91,7 +92,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def load(self, data: Any) -> None:
         model = data.draw(st.sampled_from(self.live))
-        keys = data.draw(st.lists(st.sampled_from(sorted(self.ready)), min_size=1, max_size=4))
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.ready, key=KEYS.index)), min_size=1, max_size=4))
         plan = self.pool.prepare_load(keys, model.request)
         assert plan.keys == list(dict.fromkeys(keys))
         assert plan.slots == [self.ready[key] for key in plan.keys]
@@ -109,13 +110,13 @@ class PoolMachine(RuleBasedStateMachine):
         except BlockNotReady:
             assert self.pool.stats() == before
         else:
-            raise AssertionError(f"loaded {keys} though only {sorted(self.ready)} are ready")
+            raise AssertionError(f"loaded {keys} though only {[*self.ready]} are ready")
 
     @precondition(lambda self: any(model.reading for model in self.live + self.ended))
     @rule(data=st.data(), extra=st.lists(st.sampled_from(KEYS), max_size=2))
     def complete_load(self, data: Any, extra: list[Key]) -> None:
         model = data.draw(st.sampled_from([model for model in self.live + self.ended if model.reading]))
-        named = data.draw(st.lists(st.sampled_from(sorted(set(model.reading))), min_size=1)) + extra
+        named = data.draw(st.lists(st.sampled_from(sorted(set(model.reading), key=KEYS.index)), min_size=1)) + extra
         self.pool.complete_load(named, model.request)
         for key in set(named):
             if key in model.reading:
@@ -174,8 +175,8 @@ class PoolMachine(RuleBasedStateMachine):
         for key in KEYS:
             expected = Lookup.HIT if key in self.ready else Lookup.PENDING if key in self.writing else Lookup.MISS
             assert self.pool.lookup(key) is expected
-        run = [key for key in KEYS if all(before in self.ready for before in range(key + 1))]
-        assert self.pool.match_prefix(KEYS) == len(run)
+        run = takewhile(self.ready.__contains__, KEYS)
+        assert self.pool.match_prefix(KEYS) == len(list(run))
 
     @invariant()
     def slots_are_nobody_elses(self) -> None:
