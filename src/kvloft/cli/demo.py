@@ -1,0 +1,280 @@
+"""`kvloft demo`: conversations on a real vLLM engine, without and with kvloft."""
+
+import gc
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvloft.config import format_size, parse_size
+from kvloft.errors import ConfigError, KvloftError, MissingExtra
+from kvloft.policies import policy_names
+from kvloft.telemetry import Stats
+from kvloft.testing.engines import BLOCK_TOKENS, manager_of, read_metric, run_engine, set_environment
+from kvloft.testing.models import VOCABULARY, TinyModel
+
+CONVERSATIONS = 5
+TURNS = 5
+SYSTEM_TOKENS = 128
+"""Begins every conversation, the same in all of them."""
+DOCUMENT_TOKENS = 832
+"""What a conversation is about: part of its first turn."""
+QUESTION_TOKENS = 64
+ANSWER_TOKENS = 16
+MODEL = TinyModel(layers=4, hidden=256, max_tokens=2048)
+
+
+@dataclass
+class Side:
+    """One turn of all conversations on one engine."""
+
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    gpu_cached_tokens: int = 0
+    loaded_tokens: int = 0
+    first_token_seconds: list[float] = field(default_factory=list)
+    answers: list[list[int]] = field(default_factory=list)
+
+    @property
+    def first_token_ms(self) -> float:
+        """Mean time to the first token."""
+        return 1000 * sum(self.first_token_seconds) / max(len(self.first_token_seconds), 1)
+
+
+Heard = Callable[[list[Side]], None]
+
+
+def demo(
+    policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
+    capacity: Annotated[str, typer.Option(help='Host memory for KV blocks, such as "16MiB".')] = "24MiB",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON on standard output, all else on the other.")
+    ] = False,
+    file: Annotated[Path | None, typer.Argument(help="With --json: write it to this file instead.")] = None,
+    verbose: Annotated[bool, typer.Option(help="Let vLLM's own log through.")] = False,
+) -> None:
+    """Serve conversations with a real vLLM on the CPU, without and with kvloft, and compare.
+
+    The model is tiny, made on the spot, and its weights are random; the engine is not. Its own KV cache is so small that
+    a conversation has left it when its next turn comes: without kvloft the whole prompt is computed again, with kvloft it
+    comes back from host memory. Exit code 0: both gave the same tokens; 1: they did not.
+    """
+    settings = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
+    try:
+        set_environment(verbose)
+    except MissingExtra as error:
+        raise MissingExtra("vllm", "kvloft demo") from error
+    with _quiet(verbose, sys.stderr if as_json else sys.stdout) as console:
+        without, with_kvloft, stats = _compare(console, settings)
+    identical = [side.answers for side in without] == [side.answers for side in with_kvloft]
+    if as_json:
+        text = json.dumps(_report(settings, without, with_kvloft, stats, identical), indent=2) + "\n"
+        if file is None:
+            sys.stdout.write(text)
+        else:
+            file.write_text(text)
+    else:
+        Console(highlight=False).print(_verdict(settings, without, with_kvloft, stats, identical))
+    raise typer.Exit(0 if identical else 1)
+
+
+def _capacity(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(f"--capacity: {error}") from error
+
+
+def _policy(name: str) -> str:
+    if name not in policy_names():
+        raise ConfigError(f"--policy: {name!r} is unknown; choose one of: {', '.join(policy_names())}")
+    return name
+
+
+# Running.
+
+
+def _compare(console: Console, settings: Mapping[str, Any]) -> tuple[list[Side], list[Side], Stats]:
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    task = bar.add_task("making the model", total=2 * CONVERSATIONS * TURNS)
+    sides: list[list[Side]] = [[], []]
+    with Live(console=console, refresh_per_second=8) as live:
+
+        def show() -> None:
+            live.update(Group(_table(*sides), bar))
+
+        show()
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kvloft" / "models"
+        model = MODEL.make(cache)
+        stats: Stats | None = None
+        for side, (label, chosen) in zip(sides, (("without kvloft", None), ("with kvloft", settings)), strict=True):
+            bar.update(task, description=f"starting vLLM {label}")
+            blocks = _longest() // BLOCK_TOKENS + 2
+            with run_engine(model, blocks, chosen, max_num_batched_tokens=2048, max_num_seqs=2) as llm:
+                for turn, conversation in _converse(llm, side):
+                    bar.update(task, description=f"{label}: turn {turn + 1}, conversation {conversation + 1}", advance=1)
+                    show()
+                if chosen is not None:
+                    stats = manager_of(llm).pool.stats()
+            gc.collect()
+        bar.update(task, visible=False)
+    assert stats is not None
+    return sides[0], sides[1], stats
+
+
+def _longest() -> int:
+    return SYSTEM_TOKENS + DOCUMENT_TOKENS + TURNS * (QUESTION_TOKENS + ANSWER_TOKENS)
+
+
+def _converse(llm: Any, turns: list[Side]) -> Iterator[tuple[int, int]]:
+    """Every conversation has its turn, then every one its next."""
+    from vllm import SamplingParams
+
+    dice = random.Random(0)
+    system = _text(dice, SYSTEM_TOKENS)
+    histories = [[*system, *_text(dice, DOCUMENT_TOKENS)] for _ in range(CONVERSATIONS)]
+    sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS, ignore_eos=True)
+    # The first step of an engine is slow, whoever asks.
+    llm.generate([{"prompt_token_ids": _text(dice, QUESTION_TOKENS)}], sampling, use_tqdm=False)
+    for turn in range(TURNS):
+        side = Side()
+        turns.append(side)
+        for conversation, history in enumerate(histories):
+            history += _text(dice, QUESTION_TOKENS)
+            loaded = read_metric(llm, "vllm:external_prefix_cache_hits")
+            output = llm.generate([{"prompt_token_ids": list(history)}], sampling, use_tqdm=False)[0]
+            loaded = int(read_metric(llm, "vllm:external_prefix_cache_hits") - loaded)
+            answer = list(output.outputs[0].token_ids)
+            history += answer
+            side.prompt_tokens += len(output.prompt_token_ids)
+            side.computed_tokens += len(output.prompt_token_ids) - output.num_cached_tokens
+            side.loaded_tokens += loaded
+            side.gpu_cached_tokens += output.num_cached_tokens - loaded
+            side.first_token_seconds.append(output.metrics.first_token_latency)
+            side.answers.append(answer)
+            yield turn, conversation
+
+
+def _text(dice: random.Random, tokens: int) -> list[int]:
+    return [dice.randrange(VOCABULARY - 256, VOCABULARY) for _ in range(tokens)]
+
+
+@contextmanager
+def _quiet(verbose: bool, stream: Any) -> Iterator[Console]:
+    """Keep what vLLM and torch print, also from C++, away from the screen; if all goes wrong, show the end of it."""
+    if verbose:
+        yield Console(highlight=False, file=stream)
+        return
+    stream.flush()
+    with os.fdopen(os.dup(stream.fileno()), "w") as screen, tempfile.TemporaryFile("w+") as log:
+        saved = [(number, os.dup(number)) for number in (1, 2)]
+        for number, _ in saved:
+            os.dup2(log.fileno(), number)
+        try:
+            yield Console(highlight=False, file=screen)
+        except KvloftError:
+            raise
+        except Exception as error:
+            log.seek(0)
+            last = "".join(log.readlines()[-20:])
+            raise KvloftError(f"vLLM failed: {error}\n{last}\nRun again with --verbose for all of it.") from error
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in saved:
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+# Showing.
+
+
+def _table(without: list[Side], with_kvloft: list[Side]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{CONVERSATIONS} conversations: their tokens together, mean time to first token (TTFT)",
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+    )
+    for header in ("turn", "prompt", "computed\nwithout", "computed\nwith", "loaded", "engine\ncache"):
+        table.add_column(header, justify="right")
+    for header in ("TTFT\nwithout", "TTFT\nwith", "same\ntokens"):
+        table.add_column(header, justify="right")
+    for turn, before in enumerate(without):
+        after = with_kvloft[turn] if turn < len(with_kvloft) else None
+        row = [str(turn + 1), f"{before.prompt_tokens:,}", f"{before.computed_tokens:,}"]
+        row += (
+            [f"{n:,}" for n in (after.computed_tokens, after.loaded_tokens, after.gpu_cached_tokens)] if after else [""] * 3
+        )
+        row += [f"{before.first_token_ms:.0f} ms", f"{after.first_token_ms:.0f} ms" if after else "", _same(before, after)]
+        table.add_row(*row)
+    return table
+
+
+def _same(before: Side, after: Side | None) -> str:
+    if after is None or len(after.answers) < len(before.answers):
+        return ""
+    return "[green]yes[/]" if before.answers == after.answers else "[bold red]NO[/]"
+
+
+def _verdict(
+    settings: Mapping[str, Any], without: list[Side], with_kvloft: list[Side], stats: Stats, identical: bool
+) -> Group:
+    lists = ", ".join(f"{name} {size}" for name, size in stats.lists.items())
+    evicted = ", ".join(f"{name} {count}" for name, count in stats.evicted.items())
+    block = settings["cpu_bytes_to_use"] / stats.capacity
+    refused = sum(stats.counters.refused.values())
+    computed = [sum(side.computed_tokens for side in sides) for sides in (without, with_kvloft)]
+    lines = [
+        "",
+        f"host memory   {format_size(settings['cpu_bytes_to_use'])}, {stats.capacity} blocks of {format_size(int(block))}",
+        f"pool          {stats.ready} readable, {stats.free} free, {stats.writing} being written; policy "
+        f"{settings['eviction_policy']}: {lists}",
+        f"evictions     {sum(stats.evicted.values())}"
+        + (f" ({evicted})" if evicted else "")
+        + f"; stores refused {refused}",
+        f"computed      {computed[0]:,} tokens without kvloft, {computed[1]:,} with",
+        "tokens        " + ("[green]identical[/]" if identical else "[bold red]DIFFERENT with kvloft[/]"),
+    ]
+    return Group(*lines)
+
+
+def _report(
+    settings: Mapping[str, Any], without: list[Side], with_kvloft: list[Side], stats: Stats, identical: bool
+) -> dict[str, Any]:
+    return {
+        "policy": settings["eviction_policy"],
+        "capacity_bytes": settings["cpu_bytes_to_use"],
+        "conversations": CONVERSATIONS,
+        "identical": identical,
+        "turns": [
+            {
+                "turn": turn + 1,
+                "identical": before.answers == after.answers,
+                "without": _numbers(before),
+                "with": _numbers(after),
+            }
+            for turn, (before, after) in enumerate(zip(without, with_kvloft, strict=True))
+        ],
+        "evicted": stats.evicted,
+        "pool": asdict(stats),
+    }
+
+
+def _numbers(side: Side) -> dict[str, Any]:
+    numbers = asdict(side)
+    numbers["first_token_ms"] = side.first_token_ms
+    return numbers
