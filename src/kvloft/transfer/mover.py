@@ -35,6 +35,7 @@ class Moved(NamedTuple):
 class _Job:
     number: int
     left: int
+    urgent: bool
     nbytes: int = 0
     started: float = 0.0
     error: BaseException | None = None
@@ -54,10 +55,14 @@ class Mover:
     def __init__(self, threads: int = 2) -> None:
         if threads < 1:
             raise ValueError(f"threads: {threads} is too few; give at least 1")
-        self._change = threading.Condition()
+        self._lock = threading.Lock()
+        self._submitted = threading.Condition(self._lock)
+        self._answered = threading.Condition(self._lock)
         self._queue: list[tuple[bool, int, _Job, Callable[[], int]]] = []
         self._ticket = itertools.count()
         self._jobs: dict[int, _Job] = {}
+        self._urgent = 0
+        """Jobs of `_jobs` that are urgent."""
         self._answers: list[Moved] = []
         self._closed = False
         self._threads = [threading.Thread(target=self._work, name=f"kvloft-mover-{n}", daemon=True) for n in range(threads)]
@@ -70,46 +75,54 @@ class Mover:
         Raises:
             ValueError: a job of that number is running, or the mover is closed.
         """
-        with self._change:
+        with self._lock:
             if self._closed or job in self._jobs:
                 raise ValueError(f"job {job}: " + ("the mover is closed" if self._closed else "already running"))
-            entry = _Job(job, len(parts))
+            entry = _Job(job, len(parts), urgent)
             if not parts:
                 self._answers.append(Moved(job, 0, 0.0, None))
                 return
             self._jobs[job] = entry
+            self._urgent += urgent
             for part in parts:
                 heapq.heappush(self._queue, (not urgent, next(self._ticket), entry, part))
-            self._change.notify(len(parts))
+            self._submitted.notify(len(parts))
 
-    def poll(self) -> list[Moved]:
-        """Answers that have come in since the last call."""
-        with self._change:
+    def poll(self, patience: float = 0.0) -> list[Moved]:
+        """Answers that have come in since the last call.
+
+        Args:
+            patience: while urgent jobs run and there is no answer, wait for one, but no longer than so many seconds. A
+                caller that polls in a loop otherwise keeps the interpreter lock from the threads it is waiting for.
+        """
+        with self._lock:
+            if patience and self._urgent and not self._answers:
+                self._answered.wait(patience)
             answers, self._answers = self._answers, []
         return answers
 
     def wait(self, jobs: Collection[int] | None = None, timeout: float | None = None) -> bool:
         """Wait until these jobs (None: all) have been run; unknown ones are taken as done. False if time ran out."""
-        with self._change:
+        with self._lock:
             running = [self._jobs[job] for job in (self._jobs if jobs is None else jobs) if job in self._jobs]
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(job.done.wait(None if deadline is None else max(deadline - time.monotonic(), 0)) for job in running)
 
     def close(self) -> None:
         """Run what was submitted, then end the threads. Answers can still be polled. Idempotent."""
-        with self._change:
+        with self._lock:
             self._closed = True
-            self._change.notify_all()
+            self._submitted.notify_all()
         for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
         while True:
-            with self._change:
+            with self._lock:
                 while not self._queue:
                     if self._closed:
                         return
-                    self._change.wait()
+                    self._submitted.wait()
                 _, _, job, part = heapq.heappop(self._queue)
                 job.started = job.started or time.perf_counter()
             nbytes, error = 0, None
@@ -119,14 +132,16 @@ class Mover:
                 error = raised
             # The part may hold buffers; its thread must not keep them while it waits for the next one.
             del part
-            with self._change:
+            with self._lock:
                 job.nbytes += nbytes
                 job.error = job.error or error
                 job.left -= 1
                 if not job.left:
                     del self._jobs[job.number]
+                    self._urgent -= job.urgent
                     self._answers.append(Moved(job.number, job.nbytes, time.perf_counter() - job.started, job.error))
                     job.done.set()
+                    self._answered.notify_all()
             del job, error
 
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from vllm.platforms import current_platform
-from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
+from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingMetricMetadata, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
-from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvloft.config import format_size, nearest, parse_size
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
 from kvloft.transfer import Arena
+from kvloft.vllm.manager import KvloftManager
+from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.worker import KvloftWorker
 
 _FROM_VLLM = (
@@ -46,6 +47,11 @@ class KvloftSpec(CPUOffloadingSpec):
         ConfigError: naming every setting that is wrong.
     """
 
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """Every metric that the manager may report, by its Prometheus name."""
+        return metric_definitions(extra_config)
+
     def __init__(self, config: OffloadingConfig) -> None:
         settings = _read(config)
         super().__init__(replace(config, extra_config={**config.extra_config, **settings}))
@@ -55,7 +61,7 @@ class KvloftSpec(CPUOffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         """The scheduler's side; made once."""
         if self._manager is None:
-            self._manager = CPUOffloadingManager(
+            self._manager = KvloftManager(
                 num_chunks=self.num_chunks,
                 cache_policy=self.eviction_policy,
                 enable_events=self.kv_events_config.enable_kv_cache_events,

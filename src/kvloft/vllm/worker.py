@@ -30,6 +30,8 @@ from kvloft.errors import ConfigError, KvloftError
 from kvloft.transfer import Arena, Mover, Shape, copy_pages
 from kvloft.transfer.mover import Bytes, Offsets
 
+_PATIENCE_SECONDS = 0.0002
+"""How long an engine step waits for a load. An idle engine asks in a tight loop, which would starve the copying threads."""
 _PART_BYTES = 16 << 20
 """A job is cut into parts of about this size, so that threads share it and urgent jobs need not wait for all of it."""
 
@@ -110,7 +112,7 @@ class KvloftWorker(OffloadingWorker):
             TransferError: one of them failed. vLLM has no way on from there, so it gets the reason, not a flag.
         """
         results = []
-        for moved in self._mover.poll():
+        for moved in self._mover.poll(_PATIENCE_SECONDS):
             if moved.error is not None:
                 raise TransferError(f"transfer {moved.job} failed: {moved.error}") from moved.error
             results.append(TransferResult(moved.job, True, moved.nbytes, moved.seconds))
