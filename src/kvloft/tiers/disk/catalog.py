@@ -1,0 +1,317 @@
+"""What lies where, in memory: the blocks of all segments, the free slots and the order of eviction of the owned ones."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from kvloft.policies import Offer, Policy
+from kvloft.request import Request
+from kvloft.tiers.disk.records import BROKEN, CONDEMNED, Array, is_sound
+from kvloft.tiers.disk.segment import SLOT_BITS, Segment
+
+_SLOT = (1 << SLOT_BITS) - 1
+CHUNK = 1024
+"""Blocks entered in one go: bounds how long the lock is held."""
+
+
+class Room(NamedTuple):
+    """Slots reserved for blocks.
+
+    Args:
+        slots: a place for each block that has one, ascending: neighbours in the chain are neighbours on the medium.
+        evicted: places whose blocks left for it; their records are to be cleared before anything is written there.
+    """
+
+    slots: list[tuple[bytes, int]]
+    evicted: list[int]
+
+
+class Catalog:
+    """Blocks by digest. A place is `segment.number << 32 | slot`. Not thread-safe, except `locate`; does no I/O.
+
+    A policy knows the blocks of owned segments only: one process evicts from what it owns.
+    """
+
+    def __init__(self, policy: Policy, block_bytes: int, ttl: float | None) -> None:
+        self.policy = policy
+        self.block_bytes = block_bytes
+        self.ttl = ttl
+        self.segments: dict[int, Segment] = {}
+        self.where: dict[bytes, int] = {}
+        """Readable blocks."""
+        self.free: list[int] = []
+        """Places to write to, the next one last."""
+        self.ours = 0
+        """Blocks the policy knows: readable and owned, or being written."""
+        self._writing: dict[bytes, int] = {}
+        self._reading: Counter[int] = Counter()
+        self._leaving: set[int] = set()
+        """Places that become free once nobody reads them."""
+        self._numbers = count()
+        self._requests = count()
+
+    # Looking.
+
+    def locate(self, digest: bytes, now: float) -> int | None:
+        """Where a block is, if it is there and not too old. Safe from any thread without the lock."""
+        place = self.where.get(digest)
+        if place is None:
+            return None
+        segment = self.segments.get(place >> SLOT_BITS)
+        if segment is None or (self.ttl is not None and now - segment.stored[place & _SLOT] > self.ttl):
+            return None
+        return place
+
+    def segment(self, place: int) -> Segment:
+        return self.segments[place >> SLOT_BITS]
+
+    def is_writing(self, digest: bytes) -> bool:
+        return digest in self._writing
+
+    # Writing.
+
+    def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes]) -> Room:
+        """Places for as many of the blocks as can have one, first ones first; others leave for it.
+
+        Args:
+            digests: distinct, neither there nor being written.
+            offered: all blocks of the job; those of them that are here stay.
+        """
+        request = self._request()
+        need = len(digests) - len(self.free)
+        evicted: list[int] = []
+        if need > 0:
+            keep = {*self._writing, *(digest for digest in offered if self._is_ours(digest))}
+            keep.update(digest for place in self._reading if (digest := self._owned_at(place)) is not None)
+            able = min(need, self.ours - len(keep))
+            if able > 0:
+                digests = digests[: len(self.free) + able]
+                victims = self.policy.evict(able, keep, Offer(digests, request, offered))
+                self.ours -= able
+                evicted = [self._take_out(victim) for victim in victims]  # type: ignore[arg-type]
+            else:
+                digests = digests[: len(self.free)]
+        if not digests:
+            return Room([], evicted)
+        self.policy.admit(Offer(digests, request, offered))
+        self.ours += len(digests)
+        fresh = len(digests) - len(evicted)
+        places = sorted([*self.free[len(self.free) - fresh :], *evicted])
+        del self.free[len(self.free) - fresh :]
+        slots = list(zip(digests, places, strict=True))
+        self._writing.update(slots)
+        return Room(slots, evicted)
+
+    def commit(self, digests: Sequence[bytes], stored: float) -> None:
+        """The frames and records of these blocks are on the medium."""
+        for digest in digests:
+            place = self._writing.pop(digest)
+            self._put_in(digest, place, stored)
+            self.segment(place).heat[place & _SLOT] = (int(stored), 0)
+            self.segment(place).touched.add(place & _SLOT)
+        self.policy.commit(digests, self._request())
+
+    def abandon(self, digest: bytes) -> None:
+        """The medium failed to take a block; its place is not used again."""
+        del self._writing[digest]
+        self.policy.forget([digest])
+        self.ours -= 1
+
+    # Reading.
+
+    def pin(self, place: int) -> Segment:
+        """Keep a block and its segment's files until `unpin`."""
+        segment = self.segment(place)
+        self._reading[place] += 1
+        segment.users += 1
+        return segment
+
+    def unpin(self, place: int, segment: Segment) -> None:
+        segment.users -= 1
+        self._reading[place] -= 1
+        if not self._reading[place]:
+            del self._reading[place]
+            if place in self._leaving:
+                self._leaving.discard(place)
+                self._free(place)
+
+    def use(self, digests: Iterable[bytes], now: float, *, stored: bool = False) -> None:
+        """Blocks were read, or just stored, in chain order: they may stay longer."""
+        here = [(digest, place) for digest in dict.fromkeys(digests) if (place := self.where.get(digest)) is not None]
+        if not stored:
+            for _, place in here:
+                segment, slot = self.segment(place), place & _SLOT
+                heat = segment.heat[slot]
+                if heat["hits"] < CONDEMNED - 1:
+                    segment.heat[slot] = (int(now), heat["hits"] + 1)
+                    segment.touched.add(slot)
+        ours = [digest for digest, place in here if self.segment(place).owned]
+        if ours:
+            self.policy.finish(ours, set(ours) if stored else set(), self._request())
+
+    def rank(self, digests: Sequence[bytes]) -> None:
+        """Owned blocks were used by other processes."""
+        if digests:
+            self.policy.finish(digests, set(), self._request())
+
+    # Leaving.
+
+    def drop(self, digest: bytes) -> int | None:
+        """Forget a block, here only. Returns its place, to be handed to `vacate` once its record is cleared."""
+        place = self.where.get(digest)
+        if place is None:
+            return None
+        if self.segment(place).owned:
+            self.policy.forget([digest])
+            self.ours -= 1
+        return self._take_out(digest)
+
+    def vacate(self, place: int) -> None:
+        """The record of an owned place is cleared: it can be written again, once nobody reads it."""
+        if place in self._reading:
+            self._leaving.add(place)
+        else:
+            self._free(place)
+
+    def expired(self, now: float, limit: int) -> list[bytes]:
+        """Owned blocks that are too old, at most `limit`."""
+        found: list[bytes] = []
+        if self.ttl is None:
+            return found
+        for segment in self.segments.values():
+            if segment.owned and len(found) < limit:
+                slots = np.flatnonzero((segment.stored > 0) & (segment.stored < now - self.ttl))[: limit - len(found)]
+                found += [digest for slot in slots.tolist() if (digest := segment.digests[slot]) is not None]
+        return found
+
+    # Segments come and go.
+
+    def add(self, segment: Segment) -> None:
+        """Know a segment; its blocks come by `enter`."""
+        segment.number = next(self._numbers)
+        self.segments[segment.number] = segment
+
+    def add_free(self, segment: Segment, slots: Sequence[int]) -> None:
+        """Slots of an owned segment that hold nothing, ascending."""
+        self.free[:0] = [segment.number << SLOT_BITS | slot for slot in reversed(slots)]
+
+    def enter(self, blocks: Sequence[tuple[bytes, int, float, int]]) -> list[int]:
+        """Enter blocks found on the medium: digest, place, time of storing, uses since; least recently used first, at most
+        `CHUNK`.
+
+        Returns:
+            Owned places that hold a second copy of a block; to be cleared and vacated.
+        """
+        surplus: list[int] = []
+        ours: list[bytes] = []
+        used: list[bytes] = []
+        for digest, place, stored, hits in blocks:
+            owned = self.segment(place).owned
+            if digest in self.where or digest in self._writing:
+                if owned:
+                    surplus.append(place)
+                continue
+            self._put_in(digest, place, stored)
+            if owned:
+                ours.append(digest)
+                if hits:
+                    used.append(digest)
+        if ours:
+            request = self._request()
+            self.policy.admit(Offer(ours, request, ours))
+            self.policy.commit(ours, request)
+            self.ours += len(ours)
+            if used:
+                self.policy.finish(used[::-1], set(), request)
+        return surplus
+
+    def own(self, segment: Segment) -> None:
+        """A segment of another owner becomes this process's; its blocks are to be entered anew."""
+        self._forget_places(segment)
+        segment.owned = True
+
+    def disown(self, segment: Segment) -> None:
+        """An owned segment passes to another process; its blocks stay readable. Nothing of it is being written, and its
+        lock is still to be let go."""
+        mine = [digest for digest in segment.digests if digest is not None]
+        self.policy.forget(mine)
+        self.ours -= len(mine)
+        self._drop_places(segment)
+        segment.owned = False
+
+    def discard(self, segment: Segment) -> None:
+        """A segment is gone, with all its blocks. Nothing of it is being written."""
+        if segment.owned:
+            self.disown(segment)
+        self._forget_places(segment)
+        segment.gone = True
+        del self.segments[segment.number]
+
+    def is_being_written(self, segment: Segment) -> bool:
+        return any(place >> SLOT_BITS == segment.number for place in self._writing.values())
+
+    def follow(self, segment: Segment, records: Array) -> None:
+        """Take over what another owner changed in its segment."""
+        changed = np.flatnonzero(records["check"] != segment.checks)
+        sound = is_sound(records, self.block_bytes)
+        segment.checks = records["check"].copy()
+        for slot in changed.tolist():
+            old, place = segment.digests[slot], segment.number << SLOT_BITS | slot
+            if old is not None and self.where.get(old) == place:
+                self._take_out(old)
+            if sound[slot]:
+                digest = bytes(records["digest"][slot].tobytes())
+                if digest not in self.where and digest not in self._writing:
+                    self._put_in(digest, place, float(records["stored"][slot]))
+
+    # Steps.
+
+    def _request(self) -> Request:
+        """Every job is a request of its own: a tier does not know whose blocks it holds."""
+        return Request(next(self._requests))
+
+    def _is_ours(self, digest: bytes) -> bool:
+        place = self.where.get(digest)
+        return place is not None and self.segment(place).owned
+
+    def _owned_at(self, place: int) -> bytes | None:
+        segment = self.segments.get(place >> SLOT_BITS)
+        return segment.digests[place & _SLOT] if segment is not None and segment.owned else None
+
+    def _put_in(self, digest: bytes, place: int, stored: float) -> None:
+        segment, slot = self.segment(place), place & _SLOT
+        segment.stored[slot] = stored
+        segment.digests[slot] = digest
+        self.where[digest] = place
+
+    def _take_out(self, digest: bytes) -> int:
+        place = self.where.pop(digest)
+        segment, slot = self.segment(place), place & _SLOT
+        segment.digests[slot] = None
+        segment.stored[slot] = 0
+        return place
+
+    def _free(self, place: int) -> None:
+        segment = self.segments.get(place >> SLOT_BITS)
+        if segment is not None and segment.owned:
+            self.free.append(place)
+
+    def _forget_places(self, segment: Segment) -> None:
+        for digest in segment.digests:
+            if digest is not None:
+                del self.where[digest]
+        segment.digests = [None] * segment.slots
+        segment.stored[:] = 0
+
+    def _drop_places(self, segment: Segment) -> None:
+        self.free = [place for place in self.free if place >> SLOT_BITS != segment.number]
+        self._leaving = {place for place in self._leaving if place >> SLOT_BITS != segment.number}
+
+
+def entries(records: Array, block_bytes: int) -> tuple[Array, list[int]]:
+    """Slots of a segment that hold a block, and those that are free; broken ones are neither."""
+    sound = is_sound(records, block_bytes)
+    return np.flatnonzero(sound), np.flatnonzero(~sound & (records["state"] != BROKEN)).tolist()

@@ -1,0 +1,133 @@
+"""The system calls of the disk tier, in one place, so that a test can make any of them fail, lie or sleep."""
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+AnyBuffer: TypeAlias = bytes | bytearray | memoryview
+DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+class Files:
+    """Plain calls: no retries and no policy. All raise `OSError`; files are made 0600, directories 0700."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        """Bytes read into the buffers, in their order; fewer than they hold at the end of the file."""
+        return os.preadv(fd, buffers, offset)
+
+    def write(self, fd: int, buffers: Sequence[AnyBuffer], offset: int) -> int:
+        return os.pwritev(fd, buffers, offset)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Have the file system charge all of the file's `size` now, so that no later write finds it full."""
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int) -> None:
+        """Give all of the file's space back now, even while others have it open."""
+        os.ftruncate(fd, 0)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, its parents too; nothing happens if it is there."""
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:
+            self.make_directory(os.path.dirname(path))
+            self.make_directory(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def list(self, path: str) -> list[os.DirEntry[str]]:
+        with os.scandir(path) as entries:
+            return list(entries)
+
+    def stat(self, target: int | str) -> os.stat_result:
+        return os.stat(target)
+
+    def free_bytes(self, path: str) -> int:
+        """What an unprivileged process may still write to the file system."""
+        space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize
+
+
+def read_all(files: Files, fd: int, length: int, offset: int) -> bytes:
+    """`length` bytes from a file, or fewer at its end."""
+    data = bytearray(length)
+    view = memoryview(data)
+    done = 0
+    while done < length and (got := files.read(fd, [view[done:]], offset + done)):
+        done += got
+    return bytes(view[:done])
+
+
+def write_all(files: Files, fd: int, data: AnyBuffer, offset: int) -> None:
+    """All of `data`, or `OSError`."""
+    view = memoryview(data).cast("B")
+    while view.nbytes:
+        done = files.write(fd, [view], offset)
+        if not done:
+            raise OSError(errno.EIO, "the file system accepted no bytes")
+        view, offset = view[done:], offset + done
+
+
+def charged_bytes(status: os.stat_result) -> int:
+    """What the file system charges for a file or directory."""
+    return status.st_blocks * 512
+
+
+def takes_direct(files: Files, directory: str) -> bool:
+    """Whether the file system takes O_DIRECT: tried with one page in a file that has no name for long."""
+    if not DIRECT:
+        return False
+    path = os.path.join(directory, f"probe.{os.urandom(8).hex()}.tmp")
+    page = aligned(PAGE)
+    try:
+        fd = files.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | DIRECT)
+    except OSError:
+        return False
+    try:
+        return files.write(fd, [page], 0) == PAGE and files.read(fd, [page], 0) == PAGE
+    except OSError:
+        return False
+    finally:
+        files.close(fd)
+        files.unlink(path)
+
+
+def aligned(length: int) -> memoryview:
+    """Zeroed memory that starts at a page."""
+    return memoryview(mmap.mmap(-1, max(length, 1)))[:length]
+
+
+def is_aligned(buffer: memoryview) -> bool:
+    """Whether O_DIRECT takes the buffer as it is."""
+    address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if buffer.nbytes else 0
+    return address % PAGE == 0 and buffer.nbytes % PAGE == 0
+
+
+def copy(source: memoryview, target: memoryview) -> None:
+    """Copy bytes with the interpreter's lock released."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

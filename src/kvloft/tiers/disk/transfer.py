@@ -1,0 +1,335 @@
+"""How blocks move between buffers and segments. Runs on the workers' threads."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from kvloft.tiers import frame
+from kvloft.tiers.base import Status
+from kvloft.tiers.disk.catalog import Catalog
+from kvloft.tiers.disk.files import PAGE, aligned
+from kvloft.tiers.disk.records import BROKEN, EMPTY, make_records
+from kvloft.tiers.disk.segment import SLOT_BITS, Segment
+from kvloft.tiers.disk.space import Space
+from kvloft.tiers.disk.workers import Job, Kind, Task, Workers
+
+_SLOT = (1 << SLOT_BITS) - 1
+Run: TypeAlias = Sequence[tuple[int, int]]
+"""Neighbouring slots of one segment: index in the job, place."""
+
+
+class Transfer:
+    """Carries out jobs: reserves places, writes and reads runs of neighbouring slots, verifies, settles.
+
+    Args:
+        lock: guards the catalog, the jobs and the counters; never held during I/O.
+        answer: called, under the lock, once with each job whose blocks are all settled.
+        grow: called, without the lock, with the number of slots missing; makes segments as far as there is room.
+        refresh: called, without the lock: learn what other processes have committed.
+        run_bytes: how much one system call moves at most, if blocks are smaller.
+        sync: have the medium keep each run before it is committed.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        space: Space,
+        workers: Workers,
+        lock: threading.Lock,
+        counters: Counter[str],
+        answer: Callable[[Job], None],
+        grow: Callable[[int], None],
+        refresh: Callable[[], None],
+        *,
+        run_bytes: int,
+        sync: bool,
+    ) -> None:
+        self._catalog, self._space, self._workers, self._lock, self._counters = catalog, space, workers, lock, counters
+        self._answer, self._grow, self._refresh = answer, grow, refresh
+        self._run_blocks = max(1, run_bytes // catalog.block_bytes)
+        self._sync = sync
+        self._storing: set[bytes] = set()
+        """Blocks that a job of this process is storing."""
+        self._doomed: set[bytes] = set()
+        """Those of them that were removed meanwhile."""
+
+    def start(self, job: Job) -> None:
+        """Begin a job; what cannot be done at once is given to the workers."""
+        begin = self._begin_store if job.kind is Kind.STORE else self._begin_load
+        self._attempt(job, range(len(job.digests)), partial(begin, job))
+
+    # Storing.
+
+    def _begin_store(self, job: Job) -> None:
+        lock_file, now = self._space.lock_file, time.time()
+        new: list[int] = []
+        with self._lock:
+            for at in job.first_of_each():
+                digest = job.digests[at]
+                if self._catalog.locate(digest, now) is not None:
+                    self._settle(job, at, Status.OK, "present")
+                elif lock_file is None or digest in self._storing:
+                    self._settle(job, at, Status.DROPPED, "dropped")
+                else:
+                    new.append(at)
+            self._storing.update(job.digests[at] for at in new)
+        claimed = [at for at in new if lock_file is not None and lock_file.claim(job.digests[at])]
+        if claimed:
+            self._refresh()
+        blocks = self._place(job, claimed)
+        placed = {at for at, _ in blocks}
+        idle = [at for at in new if at not in placed]
+        with self._lock:
+            for at in idle:
+                self._settle(job, at, Status.DROPPED, "dropped")
+        self._let_go(job, idle)
+        self._spread(job, [(run, partial(self._write, job, run)) for run in self._runs(blocks)])
+
+    def _place(self, job: Job, claimed: Sequence[int]) -> list[tuple[int, int]]:
+        """Reserve places for blocks that nobody else is writing now."""
+        now = time.time()
+        with self._lock:
+            for at in claimed:
+                if self._catalog.locate(job.digests[at], now) is not None:
+                    self._settle(job, at, Status.OK, "present")
+            new = {job.digests[at]: at for at in claimed if not job.is_settled(at)}
+            stale = [place for digest in new if (place := self._catalog.drop(digest)) is not None]
+        self._remove_places(stale)
+        if len(new) > len(self._catalog.free):
+            self._grow(len(new) - len(self._catalog.free))
+        with self._lock:
+            slots, evicted = self._catalog.reserve([*new], job.digests)
+            self._counters["evicted"] += len(evicted)
+        # If this fails: the old frames' keys do not match, so nobody is served what these records still promise.
+        self._clear(evicted, EMPTY)
+        return [(new[digest], place) for digest, place in slots]
+
+    def _write(self, job: Job, run: Run) -> None:
+        segment, slot = self._catalog.segments[run[0][1] >> SLOT_BITS], run[0][1] & _SLOT
+        digests = [job.digests[at] for at, _ in run]
+        payloads = [job.buffers[at] for at, _ in run]
+        headers = _header_pages(len(run))
+        for header, digest, payload in zip(headers, digests, payloads, strict=True):
+            header[: frame.HEADER_BYTES] = frame.seal(self._space.fingerprint, digest, payload)
+        try:
+            segment.write(slot, headers, payloads, self._space.direct)
+            if self._sync:
+                segment.sync()
+            now = time.time()
+            segment.write_records(slot, make_records(digests, slot, now, self._catalog.block_bytes))
+            if self._sync:
+                segment.sync_index()
+        except OSError as error:
+            if len(run) > 1:
+                for block in run:
+                    self._write(job, [block])
+            else:
+                self._fail_write(job, *run[0], error)
+            return
+        with self._lock:
+            self._catalog.commit(digests, now)
+            unwanted = [self._catalog.drop(digest) for digest in digests if digest in self._doomed]
+            for at, _ in run:
+                self._settle(job, at, Status.OK, "stored")
+            self._counters["bytes_written"] += len(run) * segment.stride
+        self._remove_places([place for place in unwanted if place is not None])
+        self._let_go(job, [at for at, _ in run])
+
+    def _fail_write(self, job: Job, at: int, place: int, error: OSError) -> None:
+        self._clear([place], BROKEN)
+        with self._lock:
+            self._catalog.abandon(job.digests[at])
+            self._settle(job, at, Status.FAILED, "failed", f"writing a block: {error}")
+        self._let_go(job, [at])
+
+    def _let_go(self, job: Job, indices: Sequence[int]) -> None:
+        """Others may write these blocks now, and this process again."""
+        digests = [job.digests[at] for at in indices]
+        if self._space.lock_file is not None:
+            for digest in digests:
+                self._space.lock_file.release(digest)
+        with self._lock:
+            self._storing.difference_update(digests)
+            self._doomed.difference_update(digests)
+
+    # Loading.
+
+    def _begin_load(self, job: Job) -> None:
+        now = time.time()
+        found: list[tuple[int, int]] = []
+        segments: dict[int, Segment] = {}
+        with self._lock:
+            for at, digest in enumerate(job.digests):
+                place = self._catalog.locate(digest, now)
+                if place is None:
+                    self._settle(job, at, Status.MISS, "missed")
+                else:
+                    segments[place >> SLOT_BITS] = self._catalog.pin(place)
+                    found.append((at, place))
+        found.sort(key=lambda block: block[1])
+        runs = self._runs(found)
+        self._spread(job, [(run, partial(self._read, job, segments[run[0][1] >> SLOT_BITS], run)) for run in runs])
+
+    def _read(self, job: Job, segment: Segment, run: Run) -> None:
+        headers = _header_pages(len(run))
+        payloads = [job.buffers[at] for at, _ in run]
+        try:
+            whole = segment.read(run[0][1] & _SLOT, headers, payloads, self._space.direct)
+        except OSError as error:
+            if len(run) > 1:
+                for block in run:
+                    self._read(job, segment, [block])
+            else:
+                self._fail_read(job, segment, *run[0], error)
+            return
+        defects = [
+            frame.check(header[: frame.HEADER_BYTES], payload, self._space.fingerprint, job.digests[at])
+            for header, payload, (at, _) in zip(headers, payloads, run[:whole], strict=False)
+        ]
+        with self._lock:
+            for (at, place), defect in zip(run, defects, strict=False):
+                if defect is None:
+                    self._counters["bytes_read"] += segment.stride
+                    self._settle(job, at, Status.OK, "loaded")
+                    self._catalog.unpin(place, segment)
+        for (at, place), defect in zip(run, defects, strict=False):
+            if defect is not None:
+                self._reject(job, segment, at, place, defect)
+        if len(run) == 1 and not whole:
+            self._reject(job, segment, *run[0], frame.Defect.TRUNCATED)
+        elif whole < len(run):
+            # The medium may have failed in the middle: what follows is read again, block by block if need be.
+            for rest in [run[whole:]] if whole else [[block] for block in run]:
+                self._read(job, segment, rest)
+
+    def _reject(self, job: Job, segment: Segment, at: int, place: int, defect: frame.Defect) -> None:
+        """A frame that did not verify is a miss. It is damaged if its record still promises the block; otherwise another
+        process has replaced it meanwhile."""
+        digest = job.digests[at]
+        damaged = segment.promises(place & _SLOT, digest)
+        with self._lock:
+            dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
+            self._catalog.unpin(place, segment)
+            self._counters[f"corrupt_{defect}" if damaged else "raced"] += 1
+            self._counters["corrupt"] += damaged
+            self._settle(job, at, Status.MISS, "missed")
+        if dropped is not None:
+            self._remove_places([dropped])
+
+    def _fail_read(self, job: Job, segment: Segment, at: int, place: int, error: OSError) -> None:
+        digest = job.digests[at]
+        with self._lock:
+            dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
+            self._catalog.unpin(place, segment)
+            self._settle(job, at, Status.FAILED, "failed", f"reading a block: {error}")
+        if dropped is not None:
+            self._remove_places([dropped], BROKEN)
+
+    # Removing.
+
+    def remove(self, digests: Sequence[bytes]) -> None:
+        """Remove blocks: at once from memory, from the medium as soon as a worker gets to it."""
+        with self._lock:
+            self._doomed.update(digest for digest in digests if digest in self._storing)
+            places = [place for digest in digests if (place := self._catalog.drop(digest)) is not None]
+            self._counters["removed"] += len(places)
+        if places:
+            self._workers.give(Kind.STORE, [partial(self._remove_places, places)])
+
+    def clear_places(self, places: Sequence[int]) -> None:
+        """Clear the records of owned places that hold nothing wanted, and free them."""
+        self._remove_places(places)
+
+    def _remove_places(self, places: Sequence[int], state: int = EMPTY) -> None:
+        """Clear the records of places and free them, or retire them if `state` is BROKEN; ask the owner if it is another."""
+        mine: list[int] = []
+        for place in places:
+            segment = self._catalog.segments.get(place >> SLOT_BITS)
+            if segment is not None and segment.owned:
+                mine.append(place)
+            elif segment is not None:
+                try:
+                    segment.condemn(place & _SLOT)
+                except OSError:
+                    self._count("index_failed")
+        self._clear(mine, state)
+        if state == EMPTY:
+            with self._lock:
+                for place in mine:
+                    self._catalog.vacate(place)
+
+    def _clear(self, places: Sequence[int], state: int) -> None:
+        """Write that places hold nothing. A failure is counted; a record that stays is found out when it is read."""
+        if state == BROKEN:
+            self._count("broken_slots", len(places))
+        for run in self._runs([(0, place) for place in sorted(places)], longest=1024):
+            segment, slot = self._catalog.segments.get(run[0][1] >> SLOT_BITS), run[0][1] & _SLOT
+            try:
+                if segment is not None:
+                    segment.write_records(slot, make_records([bytes(32)] * len(run), slot, 0.0, 0, state))
+            except OSError:
+                self._count("index_failed")
+
+    # Steps.
+
+    def _runs(self, blocks: Sequence[tuple[int, int]], longest: int = 0) -> Iterator[Run]:
+        """Split blocks with ascending places into runs of neighbours in one segment."""
+        run: list[tuple[int, int]] = []
+        for block in blocks:
+            if run and (block[1] != run[-1][1] + 1 or len(run) >= (longest or self._run_blocks)):
+                yield run
+                run = []
+            run.append(block)
+        if run:
+            yield run
+
+    def _spread(self, job: Job, tasks: Sequence[tuple[Run, Task]]) -> None:
+        """Do the first task here, and let other threads do the rest meanwhile."""
+        attempts = [partial(self._attempt, job, [at for at, _ in run], task) for run, task in tasks]
+        if len(attempts) > 1:
+            self._workers.give(job.kind, attempts[1:], first=True)
+        if attempts:
+            attempts[0]()
+
+    def _attempt(self, job: Job, indices: Sequence[int], task: Task) -> None:
+        """Do a task for some blocks of a job, and answer the job if they were the last. Whatever happens, it is answered."""
+        try:
+            task()
+        except Exception as error:
+            with self._lock:
+                for at in indices:
+                    self._settle(job, at, Status.FAILED, "failed", repr(error))
+        with self._lock:
+            if job.left or job.answered:
+                return
+            job.answered = True
+            self._catalog.use(job.good(), time.time(), stored=job.kind is Kind.STORE)
+            self._answer(job)
+
+    def _settle(self, job: Job, at: int, status: Status, counter: str, error: str | None = None) -> None:
+        """Settle a block; in a store, its duplicates in the job too. Needs the lock."""
+        same = [at]
+        if job.kind is Kind.STORE and job.duplicates:
+            same = [other for other, digest in enumerate(job.digests) if digest == job.digests[at]]
+        for other in same:
+            if job.settle(other, status, error) and other == at:
+                self._counters[counter] += 1
+
+    def _count(self, counter: str, n: int = 1) -> None:
+        with self._lock:
+            self._counters[counter] += n
+
+
+_local = threading.local()
+
+
+def _header_pages(n: int) -> list[memoryview]:
+    """This thread's own n pages for headers."""
+    pages: list[memoryview] = getattr(_local, "pages", [])
+    if len(pages) < n:
+        memory = aligned(PAGE * n)
+        pages = _local.pages = [memory[at * PAGE : (at + 1) * PAGE] for at in range(n)]
+    return pages[:n]

@@ -1,0 +1,410 @@
+"""What a disk tier does by itself, on a thread of its own: find blocks at the start, and keep house ever after.
+
+At the start all segments of the namespace are opened, those that nobody owns are taken, and their blocks enter the catalog,
+least recently used first. Then, every tick: learn what other processes did, take segments whose owner died, give some to a
+process that has less than its share, write down what was used, remove what is too old, and give space back when the
+directory is above its bound or the file system below its floor.
+"""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from kvloft.tiers.disk.catalog import CHUNK, Catalog, entries
+from kvloft.tiers.disk.locks import LockFile
+from kvloft.tiers.disk.records import CONDEMNED, Array, is_condemned
+from kvloft.tiers.disk.segment import INDEX, SLOT_BITS, Segment, Unfit
+from kvloft.tiers.disk.space import Space
+from kvloft.tiers.disk.transfer import Transfer
+
+_EXPIRED_AT_ONCE = 4096
+_GROWTH_PAUSE = 1.0
+"""Seconds after a refusal before growing is tried again: counting the directory is not free."""
+
+
+class Upkeep:
+    """Keeps the catalog and the directory in step. `grow` and `refresh` are called by workers, the rest by its thread.
+
+    Args:
+        lock: guards the catalog and the counters; never held during I/O.
+        tick: seconds between rounds.
+    """
+
+    def __init__(
+        self, catalog: Catalog, space: Space, lock: threading.Lock, counters: Counter[str], *, tick: float, read_only: bool
+    ) -> None:
+        self._catalog, self._space, self._lock, self._counters = catalog, space, lock, counters
+        self._tick, self._read_only = tick, read_only
+        self._files = space.files
+        self.transfer: Transfer | None = None
+        self.last_error: str | None = None
+        """What failed last in the background, in words."""
+        self._discovering = threading.Lock()
+        self._made: set[str] = set()
+        """Names of segments that this process made."""
+        self._bad: set[str] = set()
+        """Segments that are no good and could not be removed, by name."""
+        self._listed: tuple[int, int] | None = None
+        self._refused_at = -_GROWTH_PAUSE
+        self._hungry = False
+        """Whether a store found no room, and others own what there is."""
+        self._closing: list[Segment] = []
+        """Segments out of use, to be closed when the last transfer in them has ended."""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, ready: Callable[[], None], name: str) -> None:
+        """Find what is there, call `ready`, then keep house until `stop`."""
+        self._thread = threading.Thread(target=self._run, args=(ready,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            return not self._thread.is_alive()
+        return True
+
+    def _run(self, ready: Callable[[], None]) -> None:
+        try:
+            self._guard(self._prepare, self._discover, self._shrink)
+        finally:
+            ready()
+        while not self._stop.wait(self._tick):
+            self._guard(
+                self._check_lock_file, self._discover, self._follow, self._take_orphans, self._share, self._drop_lost,
+                self._exchange_heat, self._expire, self._shrink, self._close_idle,
+            )  # fmt: skip
+        self._guard(self._write_heat)
+
+    def _guard(self, *steps: Callable[[], None]) -> None:
+        """Do steps; one that fails is counted and tried again in the next round, and stops no other."""
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                with self._lock:
+                    self._counters["upkeep_failed"] += 1
+                    self.last_error = f"{step.__name__.strip('_')}: {error}"
+
+    # Finding segments.
+
+    def _prepare(self) -> None:
+        if not self._read_only:
+            with self._space.growing() as held:
+                if held:
+                    self._space.sweep()
+
+    def refresh(self) -> None:
+        """Learn what other processes have committed so far."""
+        self._discover()
+        self._follow()
+
+    def _discover(self) -> None:
+        """Open segments that are new in the directory; take those that nobody owns."""
+        with self._discovering:
+            try:
+                status = self._files.stat(self._space.home)
+            except FileNotFoundError:
+                return
+            listed = (status.st_ino, status.st_mtime_ns)
+            if listed == self._listed:
+                return
+            known = self._made | {segment.name for segment in [*self._catalog.segments.values(), *self._closing]}
+            names = {entry.name for entry in self._files.list(self._space.home)}
+            found: list[Segment] = []
+            for name in sorted(names):
+                stem, suffix = os.path.splitext(name)
+                if suffix == INDEX and stem not in known and stem not in self._bad and not self._space.is_stuck(stem):
+                    segment = self._open(stem)
+                    if segment is not None:
+                        found.append(segment)
+            self._enter(found)
+            self._listed = listed
+
+    def _open(self, name: str) -> Segment | None:
+        space = self._space
+        try:
+            segment = Segment.open(
+                self._files,
+                space.home,
+                name,
+                space.fingerprint,
+                space.block_bytes,
+                direct=space.direct,
+                writable=not self._read_only,
+            )
+        except FileNotFoundError:
+            return None
+        except Unfit:
+            self._put_away(name)
+            return None
+        except OSError:
+            self._bad.add(name)
+            self._count("unreadable")
+            return None
+        segment.owned = not self._read_only and self._may_take() and segment.take()
+        return segment
+
+    def _put_away(self, name: str) -> None:
+        """A segment that is damaged, foreign or of another version: nothing in it can be served, so its space is freed."""
+        self._count("unfit")
+        self._bad.add(name)
+        if not self._read_only:
+            with self._space.growing() as held:
+                if held:
+                    self._space.remove_unfit(name)
+
+    def _may_take(self) -> bool:
+        """Whether this process should take a segment that nobody owns: not while another needs it more."""
+        lock_file = self._space.lock_file
+        return lock_file is not None and (self._hungry or not lock_file.wanted())
+
+    def _enter(self, found: list[Segment]) -> None:
+        """Enter all blocks of segments, least recently used first; of those used at the same time, the ends of chains."""
+        ages: list[Array] = []
+        places: list[int] = []
+        blocks: list[tuple[bytes, int, float, int]] = []
+        for segment in found:
+            segment.seen = segment.changes()
+            records, heat = segment.read_records(), segment.read_heat()
+            unwanted = np.flatnonzero(is_condemned(heat, records["check"])) if segment.owned else np.zeros(0, "<i8")
+            taken, free = entries(records, self._catalog.block_bytes)
+            heat[heat["hits"] == CONDEMNED] = (0, 0)
+            with self._lock:
+                if segment.number < 0:
+                    self._catalog.add(segment)
+                segment.checks, segment.heat = records["check"].copy(), heat
+                if segment.owned:
+                    self._catalog.add_free(segment, free)
+            base = segment.number << SLOT_BITS
+            places += [base | slot for slot in np.intersect1d(taken, unwanted).tolist()]
+            taken = np.setdiff1d(taken, unwanted, assume_unique=True)
+            stored, hits = records["stored"][taken], heat["hits"][taken]
+            ages.append(np.maximum(heat["used"][taken], stored))
+            slots = [base | slot for slot in taken.tolist()]
+            blocks += zip(records["digest"][taken].tolist(), slots, stored.tolist(), hits.tolist(), strict=True)
+        self._clear(places)
+        if not blocks:
+            return
+        slot_order = np.fromiter((block[1] for block in blocks), "<i8", len(blocks))
+        order = np.lexsort((-slot_order, np.concatenate(ages))).tolist()
+        for start in range(0, len(order), CHUNK):
+            with self._lock:
+                surplus = self._catalog.enter([blocks[at] for at in order[start : start + CHUNK]])
+            self._clear(surplus)
+
+    # Following others.
+
+    def _follow(self) -> None:
+        for segment in list(self._catalog.segments.values()):
+            if not segment.owned:
+                changes = segment.changes()
+                if changes != segment.seen:
+                    records = segment.read_records()
+                    with self._lock:
+                        if not segment.owned and not segment.gone:
+                            segment.seen = changes
+                            self._catalog.follow(segment, records)
+
+    def _take_orphans(self) -> None:
+        """Take segments whose owner has gone."""
+        if self._read_only:
+            return
+        for segment in list(self._catalog.segments.values()):
+            if not segment.owned and self._may_take() and segment.take():
+                self._adopt(segment)
+
+    def _adopt(self, segment: Segment) -> None:
+        """Enter a known segment whose lock this process has just got; until that is done its blocks are misses."""
+        with self._lock:
+            self._catalog.own(segment)
+        self._enter([segment])
+
+    def _share(self) -> None:
+        """Give a segment to a process that has less than its share, if this one has more."""
+        lock_file = self._space.lock_file
+        if self._hungry and not self._is_below_share():
+            self._be_hungry(False)
+        if lock_file is None or self._hungry or not lock_file.wanted():
+            return
+        owned = [segment for segment in self._catalog.segments.values() if segment.owned]
+        if len(owned) < 2 or len(owned) * lock_file.members() <= self._space.segments():
+            return
+        coldest = min(owned, key=_last_use)
+        with self._lock:
+            if self._catalog.is_being_written(coldest):
+                return
+            self._catalog.disown(coldest)
+            coldest.checks = np.zeros(coldest.slots, "<u8")
+            coldest.seen = -1
+            self._counters["handed_over"] += 1
+        coldest.leave()
+
+    def _is_below_share(self) -> bool:
+        lock_file = self._space.lock_file
+        owned = sum(segment.owned for segment in self._catalog.segments.values())
+        return lock_file is not None and (not owned or (owned + 1) * lock_file.members() <= self._space.segments())
+
+    def _be_hungry(self, hungry: bool) -> None:
+        self._hungry = hungry
+        if self._space.lock_file is not None:
+            self._space.lock_file.want(hungry)
+
+    # Growing and shrinking.
+
+    def grow(self, missing: int) -> None:
+        """Make segments until `missing` slots more are free, as far as the directory's bound and the file system allow."""
+        if time.monotonic() - self._refused_at < _GROWTH_PAUSE:
+            return
+        with self._space.growing() as held:
+            while held and missing > 0:
+                name = os.urandom(8).hex()
+                self._made.add(name)
+                try:
+                    segment = self._space.make(name)
+                except OSError as error:
+                    self._count("no_space")
+                    self.last_error = f"growing: {error}"
+                    segment = None
+                if segment is None:
+                    self._refused_at = time.monotonic()
+                    break
+                with self._lock:
+                    self._catalog.add(segment)
+                    self._catalog.add_free(segment, range(segment.slots))
+                missing -= segment.slots
+        self._be_hungry(missing > 0 and self._is_below_share())
+
+    def _shrink(self) -> None:
+        """Delete own segments, the coldest first, while there is too much; give up after one that cannot be deleted."""
+        if self._read_only or self._space.excess() <= 0:
+            return
+        with self._space.growing() as held:
+            while held and self._space.excess() > 0:
+                owned = [segment for segment in self._catalog.segments.values() if segment.owned]
+                if not self._space.reclaim_foreign() and not any(map(self._destroy, sorted(owned, key=_last_use))):
+                    return
+
+    def _destroy(self, segment: Segment) -> bool:
+        with self._lock:
+            if self._catalog.is_being_written(segment):
+                return False
+            self._catalog.discard(segment)
+            self._counters["shrunk"] += 1
+        self._refused_at = time.monotonic()
+        done = self._space.destroy(segment)
+        self._closing.append(segment)
+        return done
+
+    def _drop_lost(self) -> None:
+        """Forget segments whose files somebody deleted or cut."""
+        for segment in list(self._catalog.segments.values()):
+            if not segment.is_there():
+                with self._lock:
+                    if self._catalog.is_being_written(segment):
+                        continue
+                    was_owned = segment.owned
+                    self._catalog.discard(segment)
+                    self._counters["lost"] += 1
+                if was_owned:
+                    self._space.destroy(segment)
+                self._closing.append(segment)
+
+    def _close_idle(self) -> None:
+        still = [segment for segment in self._closing if segment.users > 0]
+        for segment in self._closing:
+            if segment.users <= 0:
+                segment.close()
+        self._closing = still
+
+    def close_all(self) -> None:
+        """Let go of all files. Nothing runs any more."""
+        for segment in [*self._catalog.segments.values(), *self._closing]:
+            segment.close()
+        self._catalog.segments.clear()
+        self._closing.clear()
+
+    def _check_lock_file(self) -> None:
+        """Somebody deleted the lock file, or all of the directory: lock the one that others see."""
+        old = self._space.lock_file
+        if old is not None and not old.is_current():
+            self._files.make_directory(self._space.root)
+            self._space.lock_file = LockFile(self._files, self._space.root)
+            old.close()
+
+    # Use and age.
+
+    def _exchange_heat(self) -> None:
+        """Write down what was used here, and learn from others what they used of the own segments."""
+        self._write_heat()
+        lock_file = self._space.lock_file
+        if lock_file is None:
+            return
+        for segment in list(self._catalog.segments.values()):
+            if not segment.owned:
+                continue
+            heat = segment.read_heat()
+            marked = np.flatnonzero(heat["hits"] == CONDEMNED).tolist()
+            warmer = np.flatnonzero((heat["used"] > segment.heat["used"]) & (heat["hits"] != CONDEMNED)).tolist()
+            if not marked and not warmer:
+                continue
+            condemned = [slot for slot in marked if is_condemned(heat, segment.read_records()["check"])[slot]]
+            with self._lock:
+                unwanted = [self._catalog.drop(digest) for slot in condemned if (digest := segment.digests[slot])]
+                for slot in warmer:
+                    segment.heat[slot] = heat[slot]
+                segment.touched.update(marked)
+                self._catalog.rank([digest for slot in warmer if (digest := segment.digests[slot])])
+            self._clear([place for place in unwanted if place is not None])
+
+    def _write_heat(self) -> None:
+        if self._read_only:
+            return
+        for segment in list(self._catalog.segments.values()):
+            with self._lock:
+                slots, segment.touched = sorted(segment.touched), set()
+                heat = segment.heat.copy() if slots else segment.heat
+            for first, last in _spans(slots):
+                segment.write_heat(first, heat[first : last + 1])
+
+    def _expire(self) -> None:
+        while True:
+            with self._lock:
+                old = self._catalog.expired(time.time(), _EXPIRED_AT_ONCE)
+                places = [place for digest in old if (place := self._catalog.drop(digest)) is not None]
+                self._counters["expired"] += len(places)
+            if not places:
+                return
+            self._clear(places)
+
+    # Steps.
+
+    def _clear(self, places: list[int]) -> None:
+        if places and self.transfer is not None:
+            self.transfer.clear_places(places)
+
+    def _count(self, counter: str) -> None:
+        with self._lock:
+            self._counters[counter] += 1
+
+
+def _last_use(segment: Segment) -> float:
+    """Mean time of last use of a segment's blocks; 0 if it has none."""
+    used = np.maximum(segment.heat["used"], segment.stored)[segment.stored > 0]
+    return float(used.mean()) if len(used) else 0.0
+
+
+def _spans(slots: list[int]) -> list[tuple[int, int]]:
+    """Runs of neighbouring numbers, first and last of each."""
+    spans: list[tuple[int, int]] = []
+    for slot in slots:
+        if spans and slot == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], slot)
+        else:
+            spans.append((slot, slot))
+    return spans
