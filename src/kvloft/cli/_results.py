@@ -9,7 +9,7 @@ from rich.table import Table
 
 from kvloft.sim.replay import ReplayResult
 from kvloft.traces.files import write_whole
-from kvloft.traces.formats import Trace
+from kvloft.traces.trace import Trace
 
 
 def write_json(path: Path, results: object) -> None:

@@ -1,21 +1,26 @@
 """`kvloft replay`: a trace through the pool that serves."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kvloft.cli import _trace_options as options
+
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="The trace: a file, plain, .gz or .zst.")],
+    trace: options.Trace,
     policy: Annotated[str, typer.Option(help="Policies, separated by commas; optimum and min know the future.")] = "default",
     capacity: Annotated[
         str, typer.Option(help="Sizes, separated by commas: shares of the unique blocks (5%) or blocks (20000).")
     ] = "1%,2%,5%,10%,20%,50%",
-    form: Annotated[str | None, typer.Option("--format", help="The trace's format, if it is not to be detected.")] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out bad lines and count them.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores if not given.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the results to this file.")] = None,
+    form: options.Format = None,
+    skip_bad: options.SkipBad = False,
+    block_tokens: options.BlockTokens = None,
+    seed: options.Seed = 0,
+    spread_minutes: options.SpreadMinutes = 240.0,
+    shared_prefix: options.SharedPrefix = False,
+    jobs: options.Jobs = None,
+    json: options.Json = None,
 ) -> None:
     """Replay a trace through the pool and say how many blocks hit.
 
@@ -29,7 +34,15 @@ def replay(
     from kvloft.traces.formats import open_trace
 
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
-    opened = open_trace(trace, form, skip_bad)
+    opened = open_trace(
+        trace,
+        form,
+        skip_bad=skip_bad,
+        block_tokens=block_tokens,
+        seed=seed,
+        spread=60 * spread_minutes,
+        shared_prefix=shared_prefix,
+    )
     names = [name.strip() for name in policy.split(",")]
     with progress("blocks") as tell:
         results = sweep(opened, names, sizes, jobs, tell)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from kvloft.errors import ConfigError
 from kvloft.policies import Policy
 from kvloft.pool import BlockPool
+from kvloft.request import Key
 from kvloft.traces.columns import Numbering, columns, grown
 from kvloft.traces.event import TraceRequest
 
@@ -116,6 +117,8 @@ class Replay:
         self.hits = 0
         self.total = 0
         self.evicted = 0
+        self.victims: list[Key] = []
+        """Blocks that the last step evicted, in the order of their going."""
 
     def step(self, asked: TraceRequest) -> int:
         """One request from beginning to end; how many of its blocks hit."""
@@ -126,6 +129,7 @@ class Replay:
             loaded = pool.prepare_load(keys[:hits], request)
             pool.complete_load(loaded.keys, request)
         plan = pool.prepare_store(keys, request)
+        self.victims = plan.evicted if plan else []
         if plan:
             pool.complete_store(plan.keys, request)
             self.evicted += len(plan.evicted)

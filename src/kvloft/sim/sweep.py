@@ -14,7 +14,7 @@ from kvloft.sim.bound import Future, Min, replay_optimum
 from kvloft.sim.replay import Capacity, Replay, ReplayResult, Survey, survey
 from kvloft.traces.columns import hold
 from kvloft.traces.event import TraceRequest
-from kvloft.traces.formats import Trace
+from kvloft.traces.trace import Trace
 
 BOUNDS = ("optimum", "min")
 """Names, beside those of the policies, of what knows the future."""

@@ -1,116 +1,104 @@
-"""Opening a trace by name or by what its first line looks like."""
+"""Opening a trace: by the name of its format, or by what it looks like."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from kvloft.errors import TraceError
-from kvloft.traces.event import TraceRequest
+from kvloft.traces import mooncake, qwen
 from kvloft.traces.files import TraceFile
-from kvloft.traces.mooncake import MooncakeLine
+from kvloft.traces.native import NativeReader
+from kvloft.traces.reblock import Reblocked
+from kvloft.traces.sessions import SessionsTrace
+from kvloft.traces.trace import LineTrace, Trace
+
+FORMATS = {
+    "kvloft": "kvloft's own JSON lines",
+    "mooncake": "Mooncake JSON lines, 512 tokens a block",
+    "qwen": "Qwen-Bailian JSON lines, 16 tokens a block",
+    "sessions": "kv-cache-tester session JSON: a file or a folder of them",
+}
 
 
-class Trace(ABC):
-    """Requests in the order in which they came. Every iteration reads the files again, as a stream. Traces can be
-    pickled, so that other processes can read them too."""
-
-    def __init__(self, path: Path, block_tokens: int) -> None:
-        self.path = path
-        self.block_tokens = block_tokens
-        """Tokens a block."""
-        self.skipped = 0
-        """Bad lines passed over by the latest iteration."""
-        self.assumptions: list[str] = []
-        """What the reader had to choose because the data do not say it, in words."""
-        self.size = 0
-        """Bytes that an iteration reads from disk."""
-        self.position = 0
-        """Bytes that the current iteration has read so far."""
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[TraceRequest]: ...
-
-
-class _Line(Protocol):
-    def request(self) -> TraceRequest: ...
-
-
-@dataclass(frozen=True)
-class LineFormat:
-    """A format of one JSON object a line.
+def open_trace(
+    path: Path,
+    form: str | None = None,
+    *,
+    skip_bad: bool = False,
+    block_tokens: int | None = None,
+    seed: int = 0,
+    spread: float = 4 * 3600.0,
+    shared_prefix: bool = False,
+) -> Trace:
+    """A trace, plain, gzip or zstd.
 
     Args:
-        name: how it is called on the command line.
-        line: the type of a line; its fields say what a good line is.
-        block_tokens: tokens a block.
-        mark: a field that no other format has; what the format is detected by.
-    """
-
-    name: str
-    line: type[_Line]
-    block_tokens: int
-    mark: str
-
-
-class LineTrace(Trace):
-    """A file of one request a line."""
-
-    def __init__(self, path: Path, form: LineFormat, skip_bad: bool = False) -> None:
-        super().__init__(path, form.block_tokens)
-        self._form = form
-        self._skip_bad = skip_bad
-        self.size = TraceFile(path).size
-
-    def __iter__(self) -> Iterator[TraceRequest]:
-        file = TraceFile(self.path)
-        self.skipped = self.position = 0
-        decode = msgspec.json.Decoder(self._form.line).decode
-        for number, line in file.lines():
-            try:
-                request = decode(line).request()
-                if len({*request.keys}) != len(request.keys):
-                    raise ValueError("a block appears twice, but each stands for all blocks before it - at `$.hash_ids`")
-            except (msgspec.DecodeError, ValueError) as error:
-                if not self._skip_bad:
-                    raise TraceError(f"{self.path}, line {number}: {error}; leave such lines out with --skip-bad") from error
-                self.skipped += 1
-                continue
-            self.position = file.position
-            yield request
-
-
-FORMATS = {form.name: form for form in (LineFormat("mooncake", MooncakeLine, 512, "hash_ids"),)}
-
-
-def open_trace(path: Path, form: str | None = None, skip_bad: bool = False) -> Trace:
-    """A trace, in the format named or detected.
+        path: a file, or a folder of sessions.
+        form: one of `FORMATS`; detected if None.
+        skip_bad: leave out bad lines (or session files), and count them.
+        block_tokens: join blocks to this size; a multiple of the trace's own.
+        seed: of the start times of sessions, where the data have none.
+        spread: seconds over which those start times are drawn.
+        shared_prefix: model what sessions have in common, see `SessionsTrace`.
 
     Raises:
         TraceError: no such file, an unknown format, or nothing that looks like a known one.
     """
-    if form is None:
-        form = _detect(path)
-    elif form not in FORMATS:
+    if not path.exists():
+        raise TraceError(f"{path}: there is no such file or folder")
+    form = form or _detect(path)
+    if form == "sessions":
+        trace: Trace = SessionsTrace(path, skip_bad, seed, spread, shared_prefix)
+    elif path.is_dir():
+        raise TraceError(f"{path}: is a folder; the format {form!r} is read from a file")
+    elif form == "mooncake":
+        trace = LineTrace([path], mooncake.MooncakeReader, mooncake.BLOCK_TOKENS, skip_bad)
+    elif form == "qwen":
+        trace = LineTrace([path], qwen.QwenReader, qwen.BLOCK_TOKENS, skip_bad)
+    elif form == "kvloft":
+        trace = _open_native(path, skip_bad)
+    else:
         raise TraceError(f"format {form!r} is unknown; choose one of: {', '.join(FORMATS)}")
-    return LineTrace(path, FORMATS[form], skip_bad)
+    return trace if block_tokens in (None, trace.block_tokens) else Reblocked(trace, block_tokens or 0)
+
+
+def parts(path: Path) -> list[Path]:
+    """The earlier parts of a recording that has been rotated (name.0001.jsonl before name.jsonl), and the file itself."""
+    stem, dot, endings = path.name.partition(".")
+    pattern = re.compile(re.escape(stem) + r"\.\d+" + re.escape(dot + endings))
+    earlier = (file for file in path.parent.iterdir() if pattern.fullmatch(file.name))
+    return [*sorted(earlier, key=lambda file: int(file.name.split(".")[1])), path]
+
+
+def _open_native(path: Path, skip_bad: bool) -> LineTrace:
+    reader = NativeReader()
+    for number, line in TraceFile(path).lines():
+        try:
+            reader(line)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise TraceError(f"{path}, line {number}: {error}") from error
+        break
+    return LineTrace(parts(path), NativeReader, reader.block_tokens, skip_bad)
 
 
 def _detect(path: Path) -> str:
-    for _, line in TraceFile(path).lines():
-        try:
-            fields = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            fields = None
-        for form in FORMATS.values():
-            if isinstance(fields, dict) and form.mark in fields:
-                return form.name
-        raise TraceError(f"{path}, line 1: looks like no known format; name one of {', '.join(FORMATS)} with --format")
-    raise TraceError(f"{path}: is empty")
+    if path.is_dir():
+        return "sessions"
+    first = next((line for _, line in TraceFile(path).lines()), None)
+    if first is None:
+        raise TraceError(f"{path}: is empty")
+    try:
+        fields = msgspec.json.decode(first)
+    except msgspec.DecodeError:
+        fields = None
+    if fields is None and first.lstrip().startswith(b"{") and b'"hash_id_scope"' in TraceFile(path).read():
+        return "sessions"
+    if isinstance(fields, dict):
+        if "format" in fields:
+            return "kvloft"
+        if "requests" in fields:
+            return "sessions"
+        if "hash_ids" in fields:
+            return "qwen" if "chat_id" in fields else "mooncake"
+    raise TraceError(f"{path}, line 1: looks like no known format; name one of {', '.join(FORMATS)} with --format")

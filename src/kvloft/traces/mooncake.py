@@ -1,6 +1,7 @@
 """Mooncake JSONL: one request a line, as in Qin et al., "Mooncake", FAST 2025, `FAST25-release/traces`.
 
-`timestamp` in ms, `input_length` and `output_length` in tokens, `hash_ids`: prefix-chained ids of 512-token blocks, global.
+`timestamp` in ms, `input_length` and `output_length` in tokens, `hash_ids`: prefix-chained ids of 512-token blocks, global;
+the last block of a request may be partial.
 """
 
 from typing import Annotated
@@ -9,16 +10,32 @@ import msgspec
 
 from kvloft.traces.event import TraceRequest
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+BLOCK_TOKENS = 512
 
 
 class MooncakeLine(msgspec.Struct, gc=False):
     """A line as it stands in the file."""
 
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    input_length: _Count
-    hash_ids: list[_Count]
-    output_length: _Count = 0
+    timestamp: Seconds
+    input_length: Count
+    hash_ids: list[Count]
+    output_length: Count = 0
 
-    def request(self) -> TraceRequest:
-        return TraceRequest(self.hash_ids, self.timestamp / 1000, self.input_length, self.output_length)
+
+class MooncakeReader:
+    """Lines to requests."""
+
+    field = "hash_ids"
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(MooncakeLine).decode
+
+    def __call__(self, line: bytes) -> TraceRequest:
+        asked = self._decode(line)
+        return TraceRequest(asked.hash_ids, asked.timestamp / 1000, asked.input_length, asked.output_length)
+
+    def gaps(self) -> list[str]:
+        return []

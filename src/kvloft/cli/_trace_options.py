@@ -1,0 +1,21 @@
+"""Options that all commands on traces share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Trace = Annotated[Path, typer.Argument(help="The trace: a file, plain, .gz or .zst, or a folder of sessions.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="kvloft, mooncake, qwen or sessions, if it is not to be detected.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out bad lines and count them.")]
+BlockTokens = Annotated[int | None, typer.Option(min=1, help="Join blocks to this many tokens; a multiple of the trace's.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of what the trace does not say: when sessions begin.")]
+SpreadMinutes = Annotated[float, typer.Option(min=0, help="Time over which sessions begin, if the trace does not say.")]
+SharedPrefix = Annotated[
+    bool,
+    typer.Option("--shared-prefix", help="Model that sessions share tool and system prompts (session JSON)."),
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores if not given.")]
+Json = Annotated[Path | None, typer.Option(help="Write the results to this file.")]
