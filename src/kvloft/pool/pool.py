@@ -226,6 +226,11 @@ class BlockPool:
     # Holding.
 
     @property
+    def free(self) -> int:
+        """Slots that hold nothing."""
+        return len(self._free)
+
+    @property
     def room(self) -> int:
         """Slots that are free or could be freed: the blocks that are neither written, read, nor held may leave."""
         return len(self._free) + len(self._slots) - len(self._writing) - len(self._pins)

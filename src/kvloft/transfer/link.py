@@ -9,7 +9,7 @@ from itertools import count
 
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier
-from kvloft.transfer.breaker import Breaker
+from kvloft.transfer.breaker import Breaker, BreakerState
 from kvloft.transfer.latency import Latency
 
 _log = logging.getLogger(__name__)
@@ -93,6 +93,13 @@ class Link:
             self._raised("lookup", Course.UP, now)
             return [Presence.MISS] * len(keys)
 
+    def touch(self, keys: Sequence[Key], now: float) -> None:
+        """Tell the tier of blocks that were used."""
+        try:
+            self.tier.touch(keys)
+        except Exception:
+            self._raised("touch", Course.DOWN, now)
+
     def submit(self, job: Job, buffers: Sequence[Buffer], now: float) -> JobResult | None:
         """Hand a job to the tier; its answer comes from `poll`, or at once if the tier refuses to take it."""
         job.number, job.since, job.ahead = next(_numbers), now, self.busy[Course.UP]
@@ -108,8 +115,8 @@ class Link:
         self.busy[job.course] += len(job.keys)
         return None
 
-    def poll(self, now: float) -> Iterator[tuple[Job, JobResult, bool]]:
-        """Jobs that ended, their answers, and whether they were in time. Answers to no job of this link are passed over."""
+    def poll(self, now: float) -> Iterator[tuple[Job, JobResult]]:
+        """Jobs that ended, and their answers. Answers to no job of this link are passed over."""
         try:
             results = self.tier.poll()
         except Exception:
@@ -122,11 +129,13 @@ class Link:
                 self.counters["unasked"] += 1
                 if job is None:
                     continue
-                result = JobResult(result.job, [Status.FAILED] * len(job.keys), result.seconds, "as many statuses as blocks expected")
+                result = JobResult(
+                    result.job, [Status.FAILED] * len(job.keys), result.seconds, "as many statuses as blocks expected"
+                )
             self.busy[job.course] -= len(job.keys)
             if in_time:
                 self._judge(job, result, now)
-            yield job, result, in_time
+            yield job, result
 
     def overdue(self, now: float, limit: float) -> list[Job]:
         """Jobs that have just become older than `limit` seconds. The tier keeps their slots, and its breaker opens."""
@@ -143,26 +152,26 @@ class Link:
             _log.warning("tier %s: no answer to %d jobs in %.3g s; their slots are set aside", self.name, len(late), limit)
         return late
 
-    def surrender(self) -> list[int]:
-        """Slots in the tier's hands; whatever blocks they hold are being dropped, and its jobs will only give them back."""
-        slots: list[int] = []
-        for job in [*self._jobs.values(), *self._overdue.values()]:
+    def surrender(self) -> list[Job]:
+        """Jobs whose blocks are being dropped from host memory: from now on they only give their slots back."""
+        jobs = [job for job in [*self._jobs.values(), *self._overdue.values()] if not job.gone]
+        for job in jobs:
             job.gone = True
-            slots += job.slots
-        return slots
+        return jobs
 
     def _judge(self, job: Job, result: JobResult, now: float) -> None:
         breaker = self.breakers[job.course]
         if Status.FAILED in result.statuses:
-            if breaker.closed or breaker.state.value == "probing":
+            if breaker.state is not BreakerState.OPEN:
                 _log.warning("tier %s: %s failed: %s", self.name, job.course.value, result.error or "no reason given")
             breaker.fail(now)
             return
         breaker.succeed()
         if job.course is Course.UP and Status.OK in result.statuses:
-            self.latency.observe(job.ahead + len(job.keys), now - job.since, now)
+            self.latency.observe(job.ahead + len(job.keys), result.seconds, now)
 
     def _raised(self, what: str, course: Course, now: float) -> None:
-        _log.exception("tier %s: %s raised", self.name, what)
+        if self.breakers[course].state is not BreakerState.OPEN:
+            _log.exception("tier %s: %s raised", self.name, what)
         self.counters["raised"] += 1
         self.breakers[course].fail(now)

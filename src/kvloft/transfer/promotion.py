@@ -1,0 +1,448 @@
+"""Up: blocks that waiting requests asked for come from the tiers into host memory."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from itertools import islice
+
+from kvloft.pool import BlockPool, Lookup
+from kvloft.request import Key, Request
+from kvloft.tiers.base import Buffer, JobResult, Presence, Status
+from kvloft.transfer.latency import PrefillRate
+from kvloft.transfer.limits import CascadeConfig, slots_of
+from kvloft.transfer.link import Course, Job, Link
+from kvloft.transfer.waiting import Load, Wait
+
+
+class Promoter:
+    """Brings blocks up and keeps them for those who wait.
+
+    Room is taken for a request all at once, for as much of what it needs as may ever fit; a request that waits for room
+    owns none. So no two requests can each hold what the other needs. What is beyond that is a miss: the prefix that fits
+    is served.
+    """
+
+    def __init__(
+        self, pool: BlockPool, links: Sequence[Link], view: Callable[[int], Buffer], config: CascadeConfig, rate: PrefillRate
+    ) -> None:
+        self._pool = pool
+        self._links = links
+        self._view = view
+        self._config = config
+        self._rate = rate
+        self._room = slots_of(pool.capacity, config.promote_share)
+        room = slots_of(pool.capacity, config.load_share, len(links))
+        self._per_link = [room // len(links) + (index < room % len(links)) for index in range(len(links))]
+        self._waits: OrderedDict[Hashable, Wait] = OrderedDict()
+        """By request id, the one that asked longest ago first."""
+        self._hungry: dict[Hashable, Wait] = {}
+        """Those that want blocks for which no room has been taken, first come first."""
+        self._loads: dict[Key, Load] = {}
+        self._queues: list[deque[list[Load]]] = [deque() for _ in links]
+        """Loads with room but not yet submitted, in batches of one request each."""
+        self._holders: dict[Key, set[Hashable]] = {}
+        """Blocks kept, and for which requests."""
+        self._sources: dict[Hashable, dict[Key, str]] = {}
+        """Of requests that have loaded: the tiers that their blocks came from."""
+        self._probes: dict[int, tuple[Key, Request]] = {}
+        """By tier: a block with which to find out whether it works again."""
+        self._stray = 0
+        """Slots in the hands of overdue loads."""
+        self._asking: Hashable = None
+        self._run: list[Key] = []
+        """Blocks just found ready for the request that is asking, as long as it does not wait."""
+        self._now = 0.0
+        self.counters: Counter[str] = Counter()
+
+    # Looking.
+
+    def lookup(self, key: Key, request: Request, tiers: Collection[str] | None, now: Callable[[], float]) -> Lookup:
+        """Whether the request may load the block now, later, or never."""
+        if request.id != self._asking:
+            self._turn_to(request, now())
+        found = self._pool.lookup(key)
+        wait = self._waits.get(request.id)
+        if found is Lookup.HIT:
+            if wait is None:
+                self._run.append(key)
+            elif key not in wait.held:
+                wait.ready[key] = None
+            return found
+        if wait is not None:
+            if self._now >= wait.deadline or key in wait.refused:
+                return Lookup.MISS
+            if key in wait.loads or key in wait.wanted or key in wait.unknown:
+                return Lookup.PENDING
+        if found is Lookup.PENDING:
+            load = self._loads.get(key)
+            if load is not None and load.probe:
+                return Lookup.MISS
+            self._join(load, wait or self._wait(request))
+            return found
+        return self._look_below(key, request, wait, tiers)
+
+    def _turn_to(self, request: Request, now: float) -> None:
+        self._asking = request.id
+        self._run = []
+        self._now = now
+        wait = self._waits.get(request.id)
+        if wait is not None:
+            wait.seen = now
+            self._waits.move_to_end(request.id)
+
+    def _wait(self, request: Request) -> Wait:
+        wait = Wait(request, self._now + self._config.pending_seconds, self._now, dict.fromkeys(self._run))
+        self._waits[request.id] = wait
+        self._run = []
+        return wait
+
+    def _join(self, load: Load | None, wait: Wait) -> None:
+        """Share a load under way, if it is one and not another request's store."""
+        if load is not None and not load.probe:
+            load.waits[wait.request.id] = wait
+            wait.loads[load.key] = load
+            self._hungry[wait.request.id] = wait
+
+    def _look_below(self, key: Key, request: Request, wait: Wait | None, tiers: Collection[str] | None) -> Lookup:
+        for link in self._links:
+            if not self._serves(link, key, wait, tiers):
+                continue
+            if not link.breakers[Course.UP].closed:
+                if link.index not in self._probes and link.breakers[Course.UP].due(self._now):
+                    self._probes[link.index] = key, request
+                continue
+            presence = link.look([key], self._now)[0]
+            if presence is Presence.MISS:
+                continue
+            wait = wait or self._wait(request)
+            if presence is Presence.HIT:
+                self._want(key, link, wait)
+            else:
+                wait.unknown[key] = link.index
+                self._hungry[request.id] = wait
+            return Lookup.PENDING
+        return Lookup.MISS
+
+    @staticmethod
+    def _serves(link: Link, key: Key, wait: Wait | None, tiers: Collection[str] | None) -> bool:
+        if tiers is not None and link.name not in tiers:
+            return False
+        return wait is None or (link.index not in wait.shunned and (link.index, key) not in wait.failed)
+
+    def _want(self, key: Key, link: Link, wait: Wait) -> None:
+        wait.wanted[key] = link.index
+        self._hungry[wait.request.id] = wait
+
+    # Each step.
+
+    def step(self, now: float) -> None:
+        """Give up what took too long, take room, submit."""
+        self._now = now
+        self._asking = None
+        self._expire(now)
+        self._ask_again(now)
+        self._seat(now)
+        self._probe(now)
+        for link in self._links:
+            self._submit(link, now)
+
+    def _expire(self, now: float) -> None:
+        """Let go of requests that ask no more, and of the wishes of those whose time is over."""
+        while self._waits:
+            wait = next(iter(self._waits.values()))
+            if now - wait.seen <= self._config.idle_seconds:
+                break
+            self.counters["abandoned"] += 1
+            self.forget(wait.request)
+        for wait in [wait for wait in self._hungry.values() if now >= wait.deadline]:
+            self.counters["expired"] += len(wait.wanted) + len(wait.unknown)
+            wait.wanted.clear()
+            wait.unknown.clear()
+            del self._hungry[wait.request.id]
+
+    def _ask_again(self, now: float) -> None:
+        """Ask each tier once for all blocks that it is looking up."""
+        for link in self._links:
+            asked = [
+                (key, wait) for wait in self._hungry.values() for key, index in wait.unknown.items() if index == link.index
+            ]
+            if not asked:
+                continue
+            for (key, wait), presence in zip(asked, link.look([key for key, _ in asked], now), strict=True):
+                if presence is Presence.UNKNOWN:
+                    continue
+                del wait.unknown[key]
+                if presence is Presence.HIT:
+                    self._want(key, link, wait)
+                else:
+                    wait.failed.add((link.index, key))
+
+    def _seat(self, now: float) -> None:
+        """Take room for those who want blocks, first come first. Who must wait for room keeps the later ones waiting too:
+        else a small request after the other would pass a large one."""
+        for identity, wait in list(self._hungry.items()):
+            if not wait.owns and min(len(wait.wanted), self._room - self._stray) > self._left:
+                break
+            self._settle(wait)
+            self._shun_slow(wait, now)
+            if not self._take_room(wait):
+                break
+            if not wait.unknown:
+                del self._hungry[identity]
+
+    def _settle(self, wait: Wait) -> None:
+        """Wishes that have come true, or are under way for another, since they were made."""
+        for key in list(wait.wanted):
+            found = self._pool.lookup(key)
+            if found is Lookup.MISS:
+                continue
+            del wait.wanted[key]
+            if found is Lookup.HIT:
+                wait.ready[key] = None
+            else:
+                self._join(self._loads.get(key), wait)
+
+    def _shun_slow(self, wait: Wait, now: float) -> None:
+        """Leave tiers that would take longer than recomputing, but measure each of them now and then."""
+        for index, blocks in Counter(wait.wanted.values()).items():
+            link = self._links[index]
+            recompute = self._rate.seconds(blocks * self._config.block_tokens)
+            load = link.latency.predict(self._ahead(link) + blocks)
+            if recompute is None or load is None or load <= recompute:
+                continue
+            first = next(key for key, tier in wait.wanted.items() if tier == index)
+            if now >= link.next_probe:
+                link.next_probe = now + self._config.probe_seconds
+                self._probes[index] = first, wait.request
+            link.counters["shunned"] += blocks
+            wait.shunned.add(index)
+            for key in [key for key, tier in wait.wanted.items() if tier == index]:
+                del wait.wanted[key]
+
+    def _ahead(self, link: Link) -> int:
+        return link.busy[Course.UP] + sum(map(len, self._queues[link.index]))
+
+    @property
+    def taken(self) -> int:
+        """Slots that promotions use: on their way, set aside, or kept for those who wait."""
+        return len(self._loads) + len(self._holders) + self._stray
+
+    @property
+    def _left(self) -> int:
+        """Slots that may be taken now."""
+        return min(self._room - self.taken, self._pool.room)
+
+    def _take_room(self, wait: Wait) -> bool:
+        """Hold what is ready and take room for what is wanted; False if others have to make room first."""
+        ready = [key for key in wait.ready if self._pool.lookup(key) is Lookup.HIT]
+        wait.ready = dict.fromkeys(ready)
+        unheld = [key for key in ready if key not in self._holders]
+        left = self._left
+        need = len(unheld) + len(wait.wanted)
+        if wait.wanted and need > left and not wait.owns and min(need, self._room - self._stray) > left:
+            return False
+        if len(unheld) > left:
+            self._refuse(wait, len(wait.wanted))
+            return True
+        self._hold(ready, wait)
+        wait.ready.clear()
+        self._refuse(wait, len(wait.wanted) - self._left)
+        if not wait.wanted:
+            return True
+        plan = self._pool.prepare_store(wait.wanted, wait.request, fetch=True)
+        if plan is None:
+            self._refuse(wait, len(wait.wanted))
+            return True
+        for key, slot in zip(plan.keys, plan.slots, strict=True):
+            load = Load(key, self._links[wait.wanted[key]], slot, wait.request, {wait.request.id: wait})
+            self._loads[key] = wait.loads[key] = load
+        for link in {wait.loads[key].link for key in plan.keys}:
+            loads = [wait.loads[key] for key in plan.keys if wait.wanted[key] == link.index]
+            self._queues[link.index].extend(
+                loads[start : start + self._config.job_blocks] for start in range(0, len(loads), self._config.job_blocks)
+            )
+        wait.wanted.clear()
+        return True
+
+    def _refuse(self, wait: Wait, n: int) -> None:
+        """Make misses of the last n wishes."""
+        if n > 0:
+            refused = list(islice(reversed(wait.wanted), n))
+            self.counters["refused"] += len(refused)
+            wait.refused.update(refused)
+            for key in refused:
+                del wait.wanted[key]
+
+    def _probe(self, now: float) -> None:
+        """Load a block that nobody waits for, to see how a tier does."""
+        for index, (key, request) in list(self._probes.items()):
+            link, breaker = self._links[index], self._links[index].breakers[Course.UP]
+            del self._probes[index]
+            full = self._left < 1 or link.busy[Course.UP] >= self._per_link[index]
+            if full or self._pool.lookup(key) is not Lookup.MISS or not (breaker.closed or breaker.due(now)):
+                continue
+            nobody = Request(("probe", link.name), request.tenant)
+            plan = self._pool.prepare_store([key], nobody, fetch=True)
+            if plan is None:
+                continue
+            self._pool.finish(nobody)
+            if not breaker.closed:
+                breaker.probe()
+            load = Load(key, link, plan.slots[0], nobody, probe=True)
+            self._loads[key] = load
+            link.counters["probes"] += 1
+            self._send(link, [load], now)
+
+    def _submit(self, link: Link, now: float) -> None:
+        """Hand loads to the tier, as far as it may have slots."""
+        queue, breaker = self._queues[link.index], link.breakers[Course.UP]
+        while queue and breaker.closed and link.busy[Course.UP] < self._per_link[link.index]:
+            batch = [load for load in queue.popleft() if self._loads.get(load.key) is load]
+            fits = self._per_link[link.index] - link.busy[Course.UP]
+            if len(batch) > fits:
+                queue.appendleft(batch[fits:])
+            if batch:
+                self._send(link, batch[:fits], now)
+        if not breaker.closed:
+            self._fail([load for batch in queue for load in batch if self._loads.get(load.key) is load])
+            queue.clear()
+
+    def _send(self, link: Link, loads: Sequence[Load], now: float) -> None:
+        for load in loads:
+            load.submitted = True
+        job = Job(Course.UP, [x.key for x in loads], [x.slot for x in loads], self._pool.generation, loads[0].owner)
+        refusal = link.submit(job, [self._view(slot) for slot in job.slots], now)
+        if refusal is not None:
+            self.land(link, job, refusal)
+
+    # Answers.
+
+    def land(self, link: Link, job: Job, result: JobResult) -> list[Key]:
+        """A load was answered. Returns the blocks that are now ready."""
+        if job.gone:
+            self._pool.reclaim(job.slots)
+            self._stray -= len(job.slots)
+            return []
+        landed: list[Load] = []
+        lost: list[Load] = []
+        for key, status in zip(job.keys, result.statuses, strict=True):
+            link.counters[f"load_{status.value}"] += 1
+            (landed if status is Status.OK else lost).append(self._loads[key])
+        self._fail(lost)
+        keys = [load.key for load in landed]
+        if landed:
+            self._pool.complete_store(keys, landed[0].owner, generation=job.generation)
+        for load in landed:
+            del self._loads[load.key]
+            for wait in load.waits.values():
+                del wait.loads[load.key]
+                wait.sources[load.key] = link.name
+                self._hold([load.key], wait)
+        return keys
+
+    def set_aside(self, link: Link, job: Job) -> None:
+        """A load is overdue: those who wait get a miss, and its slots are nobody's until it is answered."""
+        assert job.request is not None
+        self._pool.quarantine(job.keys, job.request)
+        self._stray += len(job.slots)
+        job.gone = True
+        for key in job.keys:
+            self._unhook(self._loads.pop(key))
+
+    # Ending.
+
+    def loading(self, request: Request) -> None:
+        """The request has pinned what it reads: it waits no more."""
+        wait = self._waits.get(request.id)
+        if wait is not None:
+            self.forget(request)
+            self._sources.setdefault(request.id, {}).update(wait.sources)
+
+    def source(self, key: Key, request: Request) -> str | None:
+        """The tier that the block came from for this request; None if it was in host memory."""
+        wait = self._waits.get(request.id)
+        sources = wait.sources if wait else self._sources.get(request.id, {})
+        return sources.get(key)
+
+    def finish(self, request: Request) -> None:
+        """The request has ended."""
+        self.forget(request)
+        self._sources.pop(request.id, None)
+
+    def forget(self, request: Request) -> None:
+        """Release all that is kept for a request, and what is under way only for it as far as it can be called back."""
+        if self._asking == request.id:
+            self._asking = None
+        wait = self._waits.pop(request.id, None)
+        if wait is None:
+            return
+        self._hungry.pop(request.id, None)
+        for key in wait.held:
+            self._drop_holder(key, request.id)
+        called_back = []
+        for load in wait.loads.values():
+            load.waits.pop(request.id, None)
+            if not load.waits and not load.submitted:
+                called_back.append(load)
+        self._give_up(called_back)
+
+    def reset(self) -> None:
+        """Everything in host memory is being dropped."""
+        self._stray += sum(load.submitted for load in self._loads.values())
+        self._asking = None
+        self._waits.clear()
+        self._hungry.clear()
+        self._loads.clear()
+        self._holders.clear()
+        self._sources.clear()
+        self._probes.clear()
+        for queue in self._queues:
+            queue.clear()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a step may bring something nearer."""
+        return bool(self._hungry or self._probes or any(self._queues))
+
+    def sizes(self) -> dict[str, int]:
+        """Requests and blocks, by what they are doing."""
+        return {
+            "waiting": len(self._waits),
+            "wanted": sum(len(wait.wanted) + len(wait.unknown) for wait in self._hungry.values()),
+            "loading": len(self._loads),
+            "held": len(self._holders),
+            "set_aside": self._stray,
+        }
+
+    # Small steps.
+
+    def _hold(self, keys: Iterable[Key], wait: Wait) -> None:
+        for key in keys:
+            holders = self._holders.get(key)
+            if holders is None:
+                self._pool.hold([key])
+                self._holders[key] = holders = set()
+            holders.add(wait.request.id)
+            wait.held[key] = None
+
+    def _drop_holder(self, key: Key, identity: Hashable) -> None:
+        holders = self._holders[key]
+        holders.discard(identity)
+        if not holders:
+            del self._holders[key]
+            self._pool.release([key])
+
+    def _fail(self, loads: Sequence[Load]) -> None:
+        """These will not arrive; whoever waits may find them elsewhere."""
+        for load in loads:
+            self._unhook(load)
+        self._give_up(loads)
+
+    def _unhook(self, load: Load) -> None:
+        for wait in load.waits.values():
+            wait.loads.pop(load.key, None)
+            wait.failed.add((load.link.index, load.key))
+
+    def _give_up(self, loads: Sequence[Load]) -> None:
+        for load in loads:
+            del self._loads[load.key]
+            self._pool.complete_store([load.key], load.owner, success=False)
