@@ -59,6 +59,8 @@ class KvloftCachePolicy(CachePolicy):
         self._reporter: _Life | None = None
         self._arriving: list[Key] = []
         self._arriving_for: _Life | None = None
+        self._asked: Offer | None = None
+        """The offer that evicted last; a policy decides once about an offer, so it is admitted as the same one."""
         self._again: list[Key] = []
         """Those of `_arriving` that their request stored before."""
         self._writing: dict[Key, tuple[int, _Life | None]] = {}
@@ -84,7 +86,8 @@ class KvloftCachePolicy(CachePolicy):
             keep.update(key for key in own if key in chunks)
         if n > len(chunks) - len(keep):
             return None
-        victims = evict_checked(self.policy, n, keep, self._offer(n, protected, life))
+        self._asked = self._offer(n, protected, life)
+        victims = evict_checked(self.policy, n, keep, self._asked)
         return [(cast(OffloadKey, key), chunks.pop(key)) for key in victims]
 
     # What the manager tells.
@@ -169,7 +172,7 @@ class KvloftCachePolicy(CachePolicy):
         self.policy.clear()
         for kept in (self._chunks, self._busy, self._missed, self._arriving, self._again, self._writing, self._landed):
             kept.clear()
-        self._reporter = self._arriving_for = None
+        self._reporter = self._arriving_for = self._asked = None
         self._era = object()
 
     # Steps.
@@ -180,7 +183,10 @@ class KvloftCachePolicy(CachePolicy):
             keys, self._arriving = self._arriving, []
             again, self._again = self._again, []
             life = self._arriving_for
-            self.policy.admit(Offer(keys, _request(life), keys, _parent(keys[0], life), again))
+            offer, self._asked = self._asked, None
+            if offer is None or offer.keys != keys or offer.repeat != again:
+                offer = Offer(keys, _request(life), keys, _parent(keys[0], life), again)
+            self.policy.admit(offer)
         if self._landed:
             done = sorted((*self._writing.pop(key), key) for key in self._landed)
             self._landed.clear()
@@ -201,13 +207,15 @@ class KvloftCachePolicy(CachePolicy):
 
     def _offer(self, n: int, protected: Set[Key], life: _Life | None) -> Offer:
         """The store that asks for room: at least n blocks, whatever the manager has said about them."""
-        keys: list[Key] = [key for key in self._missed if key in protected]
-        if len(keys) < n:
-            keys += [key for key in protected if key not in self._chunks and key not in self._missed]
+        keys = [key for key in self._missed if key in protected]
+        again: list[Key] = []
+        if life:
+            again = [key for key in life.chain if key in protected and key not in self._chunks and key not in self._missed]
+            if again:
+                asked = {*keys, *again}
+                keys = [key for key in life.chain if key in asked]
         keys += [object() for _ in range(n - len(keys))]
-        if life and all(key in life.positions for key in keys):
-            keys.sort(key=life.positions.__getitem__)
-        return Offer(keys, _request(life), keys, _parent(keys[0], life))
+        return Offer(keys, _request(life), keys, _parent(keys[0], life), again)
 
 
 def _request(life: _Life | None) -> Request:
