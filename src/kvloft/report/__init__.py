@@ -1,0 +1,1 @@
+"""Results as pictures: charts for papers, and one page that holds everything."""
