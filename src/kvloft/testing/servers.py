@@ -196,7 +196,7 @@ class MooncakeServer(Server):
         if problem := _module("mooncake", "mooncake-transfer-engine-non-cuda"):
             return problem
         try:
-            import mooncake.store  # noqa: F401
+            importlib.import_module("mooncake.store")
         except ImportError as error:
             return f"libraries of Mooncake (apt-get install libibverbs1 librdmacm1 libnuma1): {error}"
         return None

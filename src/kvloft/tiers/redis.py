@@ -194,11 +194,9 @@ class RedisStore(Store):
             settings["credential_provider"] = _credentials(self._access)
         if self._access.url.startswith("rediss://"):
             settings |= {"ssl_ca_certs": self._access.ca, "ssl_certfile": self._access.cert, "ssl_keyfile": self._access.key}
-        if self._access.cluster:
-            return RedisCluster.from_url(self._access.url, cluster_error_retry_attempts=1, **settings)
         # Once more at once: a restarted server has closed the connections of the pool. What timed out is not repeated.
-        retry = Retry(NoBackoff(), 1, supported_errors=(self._errors.ConnectionError,))
-        return Redis.from_url(self._access.url, retry=retry, **settings)
+        settings["retry"] = Retry(NoBackoff(), 1, supported_errors=(self._errors.ConnectionError,))
+        return (RedisCluster if self._access.cluster else Redis).from_url(self._access.url, **settings)
 
 
 class RedisTier(RemoteTier):
@@ -209,6 +207,7 @@ class RedisTier(RemoteTier):
 
     Args:
         access: where it is.
+        block_bytes: of each block.
         namespace: of the blocks.
         name: what stats and metrics call it.
         bounds: times and sizes.
@@ -224,6 +223,7 @@ class RedisTier(RemoteTier):
     def __init__(
         self,
         access: RedisAccess,
+        block_bytes: int,
         namespace: Namespace,
         *,
         name: str = "redis",
@@ -235,7 +235,7 @@ class RedisTier(RemoteTier):
     ) -> None:
         bounds = bounds or Bounds()
         store = RedisStore(access, bounds, ttl, chunk_bytes)
-        super().__init__(store, namespace, name=name, bounds=bounds, codec=codec, prefix=prefix)
+        super().__init__(store, block_bytes, namespace, name=name, bounds=bounds, codec=codec, prefix=prefix)
 
 
 def _credentials(access: RedisAccess) -> Any:

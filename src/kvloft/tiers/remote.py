@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from kvloft.errors import ConfigError
+from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
@@ -131,17 +131,21 @@ class RemoteTier(Tier):
 
     Args:
         store: the store. The tier closes it.
+        block_bytes: of each block.
         namespace: of the blocks; its tenant is part of every name.
         name: what stats and metrics call it.
         bounds: times and sizes.
         codec: how blocks are changed before they are framed.
         prefix: what all names begin with.
         clock: seconds.
+
+    Every call raises `TierError` once the tier is closed, and `submit_*` if keys and buffers do not fit.
     """
 
     def __init__(
         self,
         store: Store,
+        block_bytes: int,
         namespace: Namespace,
         *,
         name: str,
@@ -152,6 +156,7 @@ class RemoteTier(Tier):
     ) -> None:
         self.name = name
         self.capacity_bytes = None
+        self.block_bytes = block_bytes
         self._store = store
         self._bounds = bounds or Bounds()
         self._codec = codec or Plain()
@@ -183,23 +188,20 @@ class RemoteTier(Tier):
         return answers
 
     def submit_store(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
-        room = self._bounds.waiting_bytes - self._ledger.bytes[Act.STORE]
-        accepted: list[_Item] = []
-        for place, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
-            room -= buffer.nbytes
-            if room >= 0:
-                accepted.append(_Item(place, key, buffer))
-        self._submit(job, Act.STORE, buffers, accepted, Status.DROPPED)
-        self._count(dropped=len(keys) - len(accepted))
+        self._check(keys, buffers)
+        room = max(0, self._bounds.waiting_bytes - self._ledger.bytes[Act.STORE]) // self.block_bytes
+        items = [
+            _Item(place, key, buffer) for place, (key, buffer) in enumerate(zip(keys[:room], buffers[:room], strict=True))
+        ]
+        self._submit(job, Act.STORE, len(keys), items, Status.DROPPED)
+        self._count(dropped=len(keys) - len(items))
 
     def submit_load(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
-        wanted = [
-            _Item(place, key, buffer)
-            for place, (key, buffer) in enumerate(zip(keys, buffers, strict=True))
-            if key not in self._tombs
-        ]
-        self._submit(job, Act.LOAD, buffers, wanted, Status.MISS)
-        self._count(missed=len(keys) - len(wanted))
+        self._check(keys, buffers)
+        pairs = enumerate(zip(keys, buffers, strict=True))
+        items = [_Item(place, key, buffer) for place, (key, buffer) in pairs if key not in self._tombs]
+        self._submit(job, Act.LOAD, len(keys), items, Status.MISS)
+        self._count(missed=len(keys) - len(items))
 
     def poll(self) -> list[JobResult]:
         return self._ledger.take()
@@ -245,16 +247,23 @@ class RemoteTier(Tier):
         if all(ended):
             self._store.close()
 
-    def _submit(self, number: int, act: Act, buffers: Sequence[Buffer], items: Sequence[_Item], otherwise: Status) -> None:
+    def _check(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
+        if self._closed:
+            raise TierError(f"{self.name}: the tier is closed; open another")
+        if len(keys) != len(buffers):
+            raise TierError(f"{self.name}: {len(keys)} keys with {len(buffers)} buffers; give one buffer for each key")
+        for buffer in buffers:
+            if buffer.nbytes != self.block_bytes or not buffer.c_contiguous:
+                raise TierError(
+                    f"{self.name}: a buffer of {buffer.nbytes} bytes; give contiguous bytes, {self.block_bytes} of them"
+                )
+
+    def _submit(self, number: int, act: Act, blocks: int, items: Sequence[_Item], otherwise: Status) -> None:
         """Start a job for `items`; its other blocks have the status `otherwise`."""
         seconds = self._bounds.get if act is Act.LOAD else self._bounds.put
-        nbytes = self._ledger.bytes[act] + sum(buffer.nbytes for buffer in buffers)
-        job = self._ledger.open(number, act, len(buffers), seconds + nbytes / self._bounds.slowest)
-        if self._closed:
-            job.error = "the tier is closed"
-            self._ledger.start(job, [])
-            return
-        for place in set(range(len(buffers))) - {item.place for item in items}:
+        nbytes = self._ledger.bytes[act] + len(items) * self.block_bytes
+        job = self._ledger.open(number, act, blocks, seconds + nbytes / self._bounds.slowest)
+        for place in set(range(blocks)) - {item.place for item in items}:
             job.statuses[place] = otherwise
         work = self._spread(act, items) if act is Act.STORE else [(self._loads, batch) for batch in self._cut(act, items)]
         for _, batch in work:
@@ -277,7 +286,7 @@ class RemoteTier(Tier):
         batches: list[Batch] = []
         for place, key, buffer in items:
             nbytes = buffer.nbytes if buffer is not None else 0
-            if not batches or batches[-1].bytes + nbytes > self._bounds.batch_bytes:
+            if not batches or (nbytes and batches[-1].bytes + nbytes > self._bounds.batch_bytes):
                 batches.append(Batch(act, serial=serial))
             batch = batches[-1]
             batch.keys.append(key)
@@ -306,18 +315,18 @@ class RemoteTier(Tier):
         digests = [self._digest(key) for key in batch.keys]
         names = [self._name(digest) for digest in digests]
         self._bury(batch, dict(zip(batch.keys, names, strict=True)))
-        here = self._store.exists(names)
-        missing = [index for index, there in enumerate(here) if not there]
+        # One index for each name: a block offered twice in a job is written once.
+        index = dict(zip(names, range(len(names)), strict=True))
+        there = dict(zip(index, self._store.exists(list(index)), strict=True))
+        missing = [name for name in index if not there[name]]
         if not self._ledger.hold(batch):
             return
-        frames = [self._frame(digests[index], batch.buffers[index]) for index in missing]
+        frames = [self._frame(digests[index[name]], batch.buffers[index[name]]) for name in missing]
         if not self._store.direct:
             self._ledger.let_go(batch)
-        statuses = [Status.OK] * len(names)
-        written = self._store.put([names[index] for index in missing], frames) if missing else []
-        for index, status in zip(missing, written, strict=True):
-            statuses[index] = status
-        error = "the store refused a block" if Status.FAILED in statuses else None
+        written = self._store.put(missing, frames) if missing else []
+        outcome = dict.fromkeys(index, Status.OK) | dict(zip(missing, written, strict=True))
+        statuses = [outcome[name] for name in names]
         self._count(
             stored=written.count(Status.OK),
             dropped=written.count(Status.DROPPED),
@@ -329,7 +338,7 @@ class RemoteTier(Tier):
             ),
         )
         self._lookups.note([key for key, status in zip(batch.keys, statuses, strict=True) if status is Status.OK], here=True)
-        self._ledger.finish(batch, statuses, error)
+        self._ledger.finish(batch, statuses, "the store refused a block" if Status.FAILED in written else None)
 
     def _frame(self, digest: bytes, block: Buffer) -> Frame:
         payload = self._codec.encode(digest, block)
