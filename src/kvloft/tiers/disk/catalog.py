@@ -53,6 +53,10 @@ class Catalog:
         self._numbers = count()
         self._requests = count()
 
+    def request(self) -> Request:
+        """A new request. Every job is one of its own: a tier does not know whose blocks it holds."""
+        return Request(next(self._requests))
+
     # Looking.
 
     def locate(self, digest: bytes, now: float) -> int | None:
@@ -73,14 +77,13 @@ class Catalog:
 
     # Writing.
 
-    def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes]) -> Room:
+    def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes], request: Request) -> Room:
         """Places for as many of the blocks as can have one, first ones first; others leave for it.
 
         Args:
             digests: distinct, neither there nor being written.
             offered: all blocks of the job; those of them that are here stay.
         """
-        request = self._request()
         need = len(digests) - len(self.free)
         evicted: list[int] = []
         if need > 0:
@@ -105,14 +108,15 @@ class Catalog:
         self._writing.update(slots)
         return Room(slots, evicted)
 
-    def commit(self, digests: Sequence[bytes], stored: float) -> None:
+    def commit(self, digests: Sequence[bytes], stored: float, request: Request) -> None:
         """The frames and records of these blocks are on the medium."""
         for digest in digests:
             place = self._writing.pop(digest)
             self._put_in(digest, place, stored)
-            self.segment(place).heat[place & _SLOT] = (int(stored), 0)
-            self.segment(place).touched.add(place & _SLOT)
-        self.policy.commit(digests, self._request())
+            segment, slot = self.segment(place), place & _SLOT
+            segment.used[slot], segment.hits[slot] = int(stored), 0
+            segment.touched.add(slot)
+        self.policy.commit(digests, request)
 
     def abandon(self, digest: bytes) -> None:
         """The medium failed to take a block; its place is not used again."""
@@ -138,24 +142,24 @@ class Catalog:
                 self._leaving.discard(place)
                 self._free(place)
 
-    def use(self, digests: Iterable[bytes], now: float, *, stored: bool = False) -> None:
+    def use(self, digests: Iterable[bytes], now: float, request: Request, *, stored: bool = False) -> None:
         """Blocks were read, or just stored, in chain order: they may stay longer."""
         here = [(digest, place) for digest in dict.fromkeys(digests) if (place := self.where.get(digest)) is not None]
         if not stored:
+            second = int(now)
             for _, place in here:
                 segment, slot = self.segment(place), place & _SLOT
-                heat = segment.heat[slot]
-                if heat["hits"] < CONDEMNED - 1:
-                    segment.heat[slot] = (int(now), heat["hits"] + 1)
-                    segment.touched.add(slot)
+                segment.used[slot] = second
+                segment.hits[slot] = min(segment.hits[slot] + 1, CONDEMNED - 1)
+                segment.touched.add(slot)
         ours = [digest for digest, place in here if self.segment(place).owned]
         if ours:
-            self.policy.finish(ours, set(ours) if stored else set(), self._request())
+            self.policy.finish(ours, set(ours) if stored else set(), request)
 
     def rank(self, digests: Sequence[bytes]) -> None:
         """Owned blocks were used by other processes."""
         if digests:
-            self.policy.finish(digests, set(), self._request())
+            self.policy.finish(digests, set(), self.request())
 
     # Leaving.
 
@@ -220,7 +224,7 @@ class Catalog:
                 if hits:
                     used.append(digest)
         if ours:
-            request = self._request()
+            request = self.request()
             self.policy.admit(Offer(ours, request, ours))
             self.policy.commit(ours, request)
             self.ours += len(ours)
@@ -268,10 +272,6 @@ class Catalog:
                     self._put_in(digest, place, float(records["stored"][slot]))
 
     # Steps.
-
-    def _request(self) -> Request:
-        """Every job is a request of its own: a tier does not know whose blocks it holds."""
-        return Request(next(self._requests))
 
     def _is_ours(self, digest: bytes) -> bool:
         place = self.where.get(digest)

@@ -122,12 +122,6 @@ def aligned(length: int) -> memoryview:
     return memoryview(mmap.mmap(-1, max(length, 1)))[:length]
 
 
-def is_aligned(buffer: memoryview) -> bool:
-    """Whether O_DIRECT takes the buffer as it is."""
-    address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if buffer.nbytes else 0
-    return address % PAGE == 0 and buffer.nbytes % PAGE == 0
-
-
 def copy(source: memoryview, target: memoryview) -> None:
     """Copy bytes with the interpreter's lock released."""
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

@@ -17,7 +17,7 @@ import xxhash
 
 from kvloft.errors import TierError
 from kvloft.tiers.disk import locks
-from kvloft.tiers.disk.files import DIRECT, PAGE, Files, aligned, charged_bytes, copy, is_aligned, read_all, write_all
+from kvloft.tiers.disk.files import DIRECT, PAGE, Files, aligned, charged_bytes, copy, read_all, write_all
 from kvloft.tiers.disk.records import HEAT, RECORD, Array, condemnation
 
 DATA, INDEX, DRAFT = ".data", ".index", ".tmp"
@@ -66,7 +66,7 @@ class Segment:
         """The count of changes when its records were last read."""
         self.digests: list[bytes | None] = [None] * slots
         self.stored: Array = np.zeros(slots, "<f8")
-        self.heat: Array = np.zeros(slots, HEAT)
+        self.set_heat(np.zeros(slots, HEAT))
         self.checks: Array = np.zeros(slots, "<u8")
         """Checks of the records as last read, to see which changed."""
         self.touched: set[int] = set()
@@ -76,6 +76,9 @@ class Segment:
         self.gone = False
         self._changes = 0
         self._changing = threading.Lock()
+
+    def set_heat(self, heat: Array) -> None:
+        self.heat, self.used, self.hits = heat, heat["used"], heat["hits"]
 
     # Making and opening.
 
@@ -208,9 +211,11 @@ class Segment:
         except OSError:
             return False
 
-    def write_records(self, first: int, records: Array) -> None:
-        write_all(self.files, self._index, records.tobytes(), PAGE + first * RECORD.itemsize)
-        self._count_change()
+    def write_records(self, first: int, records: bytes, *, tell: bool = True) -> None:
+        """Write the records of neighbouring slots; with `tell` others notice soon, else with the next change."""
+        write_all(self.files, self._index, records, PAGE + first * RECORD.itemsize)
+        if tell:
+            self._count_change()
 
     def read_heat(self) -> Array:
         return self._read_array(HEAT, PAGE + self.slots * RECORD.itemsize, self.slots)
@@ -240,15 +245,20 @@ class Segment:
 
     def read(self, first: int, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> int:
         """Read neighbouring slots into pages for the headers and buffers for the payloads; how many came whole."""
-        parts, bounce = self._parts(headers, payloads, direct)
-        got = self.files.read(self._data, parts, first * self.stride)
-        whole = (got + self.stride - PAGE - self.block_bytes) // self.stride
-        if bounce is not None:
-            for at in range(whole):
-                start = at * self.stride
-                copy(bounce[start : start + PAGE], headers[at])
-                copy(bounce[start + PAGE : start + PAGE + self.block_bytes], payloads[at])
-        return min(whole, len(payloads))
+        parts = self._parts(headers, payloads, direct)
+        if parts is not None:
+            try:
+                return self._whole(self.files.read(self._data, parts, first * self.stride))
+            except OSError as error:
+                if not direct or error.errno != errno.EINVAL:
+                    raise
+        memory = _scratch(self.stride * len(payloads))
+        whole = self._whole(self.files.read(self._data, [memory], first * self.stride))
+        for at, (header, payload) in enumerate(zip(headers[:whole], payloads[:whole], strict=True)):
+            frame = memory[at * self.stride :]
+            copy(frame[:PAGE], header)
+            copy(frame[PAGE : PAGE + self.block_bytes], payload)
+        return whole
 
     def write(self, first: int, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> None:
         """Write frames to neighbouring slots.
@@ -256,29 +266,40 @@ class Segment:
         Raises:
             OSError: not all of it was written.
         """
-        parts, bounce = self._parts(headers, payloads, direct)
-        if bounce is not None:
-            for at, (header, payload) in enumerate(zip(headers, payloads, strict=True)):
-                start = at * self.stride
-                copy(header, bounce[start : start + PAGE])
-                copy(payload, bounce[start + PAGE : start + PAGE + self.block_bytes])
-                tail = bounce[start + PAGE + self.block_bytes : start + self.stride]
-                tail[:] = _PAD[: tail.nbytes]
-        done = self.files.write(self._data, parts, first * self.stride)
-        if done != sum(part.nbytes for part in parts):
-            raise OSError(errno.EIO, f"wrote {done} bytes of {len(payloads)} blocks", self.name + DATA)
+        parts = self._parts(headers, payloads, direct)
+        if parts is not None:
+            try:
+                return self._write(parts, first, len(payloads))
+            except OSError as error:
+                if not direct or error.errno != errno.EINVAL:
+                    raise
+        memory = _scratch(self.stride * len(payloads))
+        for at, (header, payload) in enumerate(zip(headers, payloads, strict=True)):
+            frame = memory[at * self.stride : (at + 1) * self.stride]
+            copy(header, frame[:PAGE])
+            copy(payload, frame[PAGE : PAGE + self.block_bytes])
+            rest = frame[PAGE + self.block_bytes :]
+            rest[:] = _PAD[: rest.nbytes]
+        self._write([memory], first, len(payloads))
 
-    def _parts(
-        self, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool
-    ) -> tuple[list[memoryview], memoryview | None]:
-        """What to hand to a vectored call; and the memory it goes through if the caller's own does not do."""
-        if direct and not all(map(is_aligned, payloads)):
-            bounce = _scratch(self.stride * len(payloads))
-            return [bounce], bounce
-        pad = _PAD[: self.stride - PAGE - self.block_bytes]
-        if pad:
-            return [part for pair in zip(headers, payloads, strict=True) for part in (*pair, pad)], None
-        return [part for pair in zip(headers, payloads, strict=True) for part in pair], None
+    def _write(self, parts: Sequence[memoryview], first: int, blocks: int) -> None:
+        done = self.files.write(self._data, parts, first * self.stride)
+        if done != self.stride * blocks:
+            raise OSError(errno.EIO, f"wrote {done} bytes of {blocks} blocks", self.name + DATA)
+
+    def _whole(self, nbytes: int) -> int:
+        """How many blocks are whole in so many bytes from the start of a slot."""
+        return (nbytes + self.stride - PAGE - self.block_bytes) // self.stride
+
+    def _parts(self, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> list[memoryview] | None:
+        """What to hand to a vectored call, without a copy; None if O_DIRECT cannot take the callers' buffers. It may still
+        refuse them with EINVAL, for where they lie in memory."""
+        pad = self.stride - PAGE - self.block_bytes
+        if not pad:
+            return [part for pair in zip(headers, payloads, strict=True) for part in pair]
+        if direct:
+            return None
+        return [part for pair in zip(headers, payloads, strict=True) for part in (*pair, _PAD[:pad])]
 
 
 _PAD = aligned(PAGE)

@@ -184,10 +184,10 @@ class DiskTier(Tier):
         return found
 
     def submit_store(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
-        self._submit(Job(job, Kind.STORE, self._digests_of(keys), self._checked(keys, buffers)))
+        self._submit(self._job(job, Kind.STORE, keys, buffers))
 
     def submit_load(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
-        self._submit(Job(job, Kind.LOAD, self._digests_of(keys), self._checked(keys, buffers)))
+        self._submit(self._job(job, Kind.LOAD, keys, buffers))
 
     def poll(self) -> list[JobResult]:
         answers = []
@@ -202,7 +202,7 @@ class DiskTier(Tier):
     def touch(self, keys: Sequence[Key]) -> None:
         digests = self._digests_of(keys)
         with self._lock:
-            self._catalog.use(digests, time.time())
+            self._catalog.use(digests, time.time(), self._catalog.request())
 
     def remove(self, keys: Sequence[Key]) -> None:
         self._transfer.remove(self._digests_of(keys))
@@ -242,13 +242,13 @@ class DiskTier(Tier):
             found.append(value)
         return found
 
-    def _checked(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _job(self, number: int, kind: Kind, keys: Sequence[Key], buffers: Sequence[Buffer]) -> Job:
         if len(keys) != len(buffers):
             raise TierError(f"{len(keys)} keys with {len(buffers)} buffers; give one buffer for each key")
         for buffer in buffers:
             if buffer.nbytes != self.block_bytes or buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.c_contiguous:
                 raise TierError(f"a buffer of {buffer.nbytes} bytes; give contiguous bytes, {self.block_bytes} of them")
-        return list(buffers)
+        return Job(number, kind, self._catalog.request(), self._digests_of(keys), list(buffers))
 
     def _submit(self, job: Job) -> None:
         if self._closed:

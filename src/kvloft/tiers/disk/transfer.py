@@ -11,7 +11,7 @@ from kvloft.tiers import frame
 from kvloft.tiers.base import Status
 from kvloft.tiers.disk.catalog import Catalog
 from kvloft.tiers.disk.files import PAGE, aligned
-from kvloft.tiers.disk.records import BROKEN, EMPTY, make_records
+from kvloft.tiers.disk.records import BROKEN, NOTHING, make_record
 from kvloft.tiers.disk.segment import SLOT_BITS, Segment
 from kvloft.tiers.disk.space import Space
 from kvloft.tiers.disk.workers import Job, Kind, Task, Workers
@@ -101,10 +101,10 @@ class Transfer:
         if len(new) > len(self._catalog.free):
             self._grow(len(new) - len(self._catalog.free))
         with self._lock:
-            slots, evicted = self._catalog.reserve([*new], job.digests)
+            slots, evicted = self._catalog.reserve([*new], job.digests, job.request)
             self._counters["evicted"] += len(evicted)
         # If this fails: the old frames' keys do not match, so nobody is served what these records still promise.
-        self._clear(evicted, EMPTY)
+        self._clear(evicted, tell=False)
         return [(new[digest], place) for digest, place in slots]
 
     def _write(self, job: Job, run: Run) -> None:
@@ -119,7 +119,9 @@ class Transfer:
             if self._sync:
                 segment.sync()
             now = time.time()
-            segment.write_records(slot, make_records(digests, slot, now, self._catalog.block_bytes))
+            length = self._catalog.block_bytes
+            records = [make_record(digest, slot + at, now, length) for at, digest in enumerate(digests)]
+            segment.write_records(slot, b"".join(records))
             if self._sync:
                 segment.sync_index()
         except OSError as error:
@@ -130,7 +132,7 @@ class Transfer:
                 self._fail_write(job, *run[0], error)
             return
         with self._lock:
-            self._catalog.commit(digests, now)
+            self._catalog.commit(digests, now, job.request)
             unwanted = [self._catalog.drop(digest) for digest in digests if digest in self._doomed]
             for at, _ in run:
                 self._settle(job, at, Status.OK, "stored")
@@ -139,7 +141,7 @@ class Transfer:
         self._let_go(job, [at for at, _ in run])
 
     def _fail_write(self, job: Job, at: int, place: int, error: OSError) -> None:
-        self._clear([place], BROKEN)
+        self._clear([place], broken=True)
         with self._lock:
             self._catalog.abandon(job.digests[at])
             self._settle(job, at, Status.FAILED, "failed", f"writing a block: {error}")
@@ -226,7 +228,7 @@ class Transfer:
             self._catalog.unpin(place, segment)
             self._settle(job, at, Status.FAILED, "failed", f"reading a block: {error}")
         if dropped is not None:
-            self._remove_places([dropped], BROKEN)
+            self._remove_places([dropped], broken=True)
 
     # Removing.
 
@@ -243,8 +245,8 @@ class Transfer:
         """Clear the records of owned places that hold nothing wanted, and free them."""
         self._remove_places(places)
 
-    def _remove_places(self, places: Sequence[int], state: int = EMPTY) -> None:
-        """Clear the records of places and free them, or retire them if `state` is BROKEN; ask the owner if it is another."""
+    def _remove_places(self, places: Sequence[int], *, broken: bool = False) -> None:
+        """Clear the records of places and free them, or retire them if `broken`; ask the owner to if it is another."""
         mine: list[int] = []
         for place in places:
             segment = self._catalog.segments.get(place >> SLOT_BITS)
@@ -255,21 +257,22 @@ class Transfer:
                     segment.condemn(place & _SLOT)
                 except OSError:
                     self._count("index_failed")
-        self._clear(mine, state)
-        if state == EMPTY:
+        self._clear(mine, broken=broken)
+        if mine and not broken:
             with self._lock:
                 for place in mine:
                     self._catalog.vacate(place)
 
-    def _clear(self, places: Sequence[int], state: int) -> None:
+    def _clear(self, places: Sequence[int], *, broken: bool = False, tell: bool = True) -> None:
         """Write that places hold nothing. A failure is counted; a record that stays is found out when it is read."""
-        if state == BROKEN:
+        if broken:
             self._count("broken_slots", len(places))
         for run in self._runs([(0, place) for place in sorted(places)], longest=1024):
             segment, slot = self._catalog.segments.get(run[0][1] >> SLOT_BITS), run[0][1] & _SLOT
+            records = [make_record(b"", slot + at, 0.0, 0, BROKEN) if broken else NOTHING for at in range(len(run))]
             try:
                 if segment is not None:
-                    segment.write_records(slot, make_records([bytes(32)] * len(run), slot, 0.0, 0, state))
+                    segment.write_records(slot, b"".join(records), tell=tell)
             except OSError:
                 self._count("index_failed")
 
@@ -306,7 +309,7 @@ class Transfer:
             if job.left or job.answered:
                 return
             job.answered = True
-            self._catalog.use(job.good(), time.time(), stored=job.kind is Kind.STORE)
+            self._catalog.use(job.good(), time.time(), job.request, stored=job.kind is Kind.STORE)
             self._answer(job)
 
     def _settle(self, job: Job, at: int, status: Status, counter: str, error: str | None = None) -> None:

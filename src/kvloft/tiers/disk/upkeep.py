@@ -178,7 +178,8 @@ class Upkeep:
             with self._lock:
                 if segment.number < 0:
                     self._catalog.add(segment)
-                segment.checks, segment.heat = records["check"].copy(), heat
+                segment.checks = records["check"].copy()
+                segment.set_heat(heat)
                 if segment.owned:
                     self._catalog.add_free(segment, free)
             base = segment.number << SLOT_BITS

@@ -5,8 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from queue import SimpleQueue
 from typing import TypeAlias
 
+from kvloft.request import Request
 from kvloft.tiers.base import Buffer, JobResult, Status
 
 Task: TypeAlias = Callable[[], None]
@@ -22,8 +24,10 @@ class Kind(Enum):
 class Job:
     """A job until its answer. Its blocks are settled one by one, by several threads, under the tier's lock."""
 
-    def __init__(self, number: int, kind: Kind, digests: Sequence[bytes], buffers: Sequence[Buffer]) -> None:
-        self.number, self.kind, self.digests, self.buffers = number, kind, digests, buffers
+    def __init__(
+        self, number: int, kind: Kind, request: Request, digests: Sequence[bytes], buffers: Sequence[Buffer]
+    ) -> None:
+        self.number, self.kind, self.request, self.digests, self.buffers = number, kind, request, digests, buffers
         self.error: str | None = None
         self.left = len(digests)
         self.answered = False
@@ -64,16 +68,14 @@ class Workers:
 
     def __init__(self, threads: int, name: str) -> None:
         self._queues: dict[Kind, deque[Task]] = {kind: deque() for kind in Kind}
-        self._ready = threading.Condition()
-        self._open = False
-        self._stop = False
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        """As many as there are tasks, once open; one more for each thread that is to end."""
+        self._early = 0
+        """Tasks that wait for `open`."""
+        self._opening = threading.Lock()
+        self._is_open = False
         self._threads = [
-            threading.Thread(
-                target=self._run,
-                args=(Kind.STORE if i == 0 and threads > 1 else Kind.LOAD,),
-                name=f"{name}-{i}",
-                daemon=True,
-            )
+            threading.Thread(target=self._run, args=(self._order(i, threads),), name=f"{name}-{i}", daemon=True)
             for i in range(threads)
         ]
         for thread in self._threads:
@@ -81,39 +83,53 @@ class Workers:
 
     def open(self) -> None:
         """Start working on what was given and will be."""
-        with self._ready:
-            self._open = True
-            self._ready.notify_all()
+        with self._opening:
+            self._is_open = True
+            early, self._early = self._early, 0
+        for _ in range(early):
+            self._tokens.put(None)
 
     def give(self, kind: Kind, tasks: Sequence[Task], *, first: bool = False) -> None:
         """Queue tasks, at the end or, `first`, before all others of their kind."""
-        with self._ready:
-            if first:
-                self._queues[kind].extendleft(reversed(tasks))
-            else:
-                self._queues[kind].extend(tasks)
-            self._ready.notify(len(tasks))
+        if first:
+            self._queues[kind].extendleft(reversed(tasks))
+        else:
+            self._queues[kind].extend(tasks)
+        with self._opening:
+            if not self._is_open:
+                self._early += len(tasks)
+                return
+        for _ in tasks:
+            self._tokens.put(None)
 
     def stop(self, timeout: float) -> bool:
         """Let threads end once their queues are empty; False if some are still busy after `timeout` seconds."""
-        with self._ready:
-            self._stop = True
-            self._open = True
-            self._ready.notify_all()
+        self.open()
+        for _ in self._threads:
+            self._tokens.put(None)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _run(self, prefers: Kind) -> None:
-        own = self._queues[prefers]
-        other = self._queues[Kind.LOAD if prefers is Kind.STORE else Kind.STORE]
+    def _order(self, thread: int, threads: int) -> list[deque[Task]]:
+        loads, stores = self._queues[Kind.LOAD], self._queues[Kind.STORE]
+        return [stores, loads] if thread == 0 and threads > 1 else [loads, stores]
+
+    def _run(self, queues: list[deque[Task]]) -> None:
         while True:
-            with self._ready:
-                while not (self._open and (own or other)):
-                    if self._stop:
-                        return
-                    self._ready.wait()
-                task = own.popleft() if own else other.popleft()
+            self._tokens.get()
+            task = _take(queues)
+            if task is None:
+                return
             task()
             del task
+
+
+def _take(queues: list[deque[Task]]) -> Task | None:
+    for queue in queues:
+        try:
+            return queue.popleft()
+        except IndexError:
+            continue
+    return None
