@@ -251,6 +251,22 @@ def test_pending_ends_at_its_deadline_with_what_is_there() -> None:
     assert engine.ask(request, chain("a", 8)) == 4
 
 
+def test_what_waits_for_room_beyond_the_deadline_is_not_loaded_any_more() -> None:
+    tier = HostileTier()
+    tier.put(*chain("a", 6), *chain("b", 6))
+    engine = Engine(16, tier, promote_share=0.5, pending_seconds=10.0, idle_seconds=100.0)
+    a, b = Request("a"), Request("b")
+    engine.ask(a, chain("a", 6))
+    engine.step(2)
+    assert engine.ask(b, chain("b", 6)) is None
+    engine.step(seconds=11.0)
+    assert engine.ask(b, chain("b", 6)) == 0
+    assert engine.cascade.stats().counters["expired"] == 6
+    engine.finish(a)
+    engine.step(3)
+    assert tier.loads_asked == chain("a", 6)
+
+
 def test_pending_for_another_requests_store_has_the_same_deadline() -> None:
     engine = Engine(8, pending_seconds=10.0)
     engine.pool.prepare_store(["a0"], Request("writer"))
