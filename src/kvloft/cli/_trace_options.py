@@ -19,3 +19,5 @@ SharedPrefix = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores if not given.")]
 Json = Annotated[Path | None, typer.Option(help="Write the results to this file.")]
+Html = Annotated[Path | None, typer.Option(help="Write a report to this file: one page with charts, for any browser.")]
+Plot = Annotated[Path | None, typer.Option(help="Write the curves to this file: .svg, .png or .pdf.")]

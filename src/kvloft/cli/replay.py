@@ -21,6 +21,8 @@ def replay(
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
     json: options.Json = None,
+    html: options.Html = None,
+    plot: options.Plot = None,
 ) -> None:
     """Replay a trace through the pool and say how many blocks hit.
 
@@ -29,8 +31,8 @@ def replay(
     """
     from kvloft.cli._progress import progress
     from kvloft.cli._results import print_ratios, write_json
-    from kvloft.sim.replay import Capacity
-    from kvloft.sim.sweep import sweep
+    from kvloft.sim.replay import Capacity, survey
+    from kvloft.sim.sweep import BOUNDS, sweep
     from kvloft.traces.formats import open_trace
 
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
@@ -44,8 +46,22 @@ def replay(
         shared_prefix=shared_prefix,
     )
     names = [name.strip() for name in policy.split(",")]
+    if html or plot:
+        from kvloft.report import charts
+        from kvloft.report.replay import replay_page
+        from kvloft.report.study import study
+
+        if plot:
+            charts.check_ending(plot)
+    counted = survey(opened)
     with progress("blocks") as tell:
-        results = sweep(opened, names, sizes, jobs, tell)
+        results = sweep(opened, names, sizes, jobs, tell, counted)
     print_ratios(opened, results)
     if json:
         write_json(json, results)
+    if plot:
+        charts.save(charts.curves(results), plot)
+    if html:
+        real = [result for result in results if result.policy not in BOUNDS]
+        closer = study(opened, real[0].policy, sorted(r.capacity_blocks for r in real)[len(real) // 2]) if real else None
+        replay_page(opened.name, counted, results, closer, opened.assumptions).write(html)

@@ -140,14 +140,23 @@ def turns(study: Study) -> Figure:
     )
 
 
+def check_ending(path: Path) -> None:
+    """Make sure that `save` will know what to write, before the work that leads there.
+
+    Raises:
+        ConfigError: the ending is none of .png, .svg and .pdf.
+    """
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"{path}: a chart is written as .png, .svg or .pdf, not {path.suffix or 'without an ending'}")
+
+
 def save(chart: Figure, path: Path) -> None:
-    """Write a chart to a .png (twice the pixels), .svg or .pdf file.
+    """Write a chart to a .png (twice the pixels), .svg or .pdf file, whole or not at all.
 
     Raises:
         ConfigError: the ending is none of these.
     """
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"{path}: a chart is written as .png, .svg or .pdf, not {path.suffix or 'without an ending'}")
+    check_ending(path)
     draft = path.with_name(f".{path.stem}.draft{path.suffix}")
     try:
         chart.save(str(draft), scale_factor=2 if path.suffix == ".png" else 1)

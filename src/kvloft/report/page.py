@@ -32,6 +32,13 @@ pre { background: #f5f7f9; border-radius: 6px; padding: 12px; overflow-x: auto; 
 footer { color: var(--dim); font-size: 13px; }
 """
 
+_DRAW = """
+const specs = JSON.parse(document.getElementById("specs").textContent);
+const options = { renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false } };
+await Promise.all(specs.map((spec, at) => vegaEmbed("#chart" + at, spec, options)));
+document.documentElement.dataset.drawn = String(specs.length);
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -83,7 +90,7 @@ class Page:
             f'<body><main><h1>{html.escape(self.title)}</h1><p class="lead">{html.escape(self.lead)}</p>\n'
             f'<section class="verdict">{verdict}</section>\n{body}\n<footer>kvloft {__version__}</footer></main>\n'
             f'<script type="application/json" id="specs">{data}</script>\n'
-            f'<script type="module">{_script()}</script></body></html>\n'
+            f'<script type="module">{_script()}</script>\n<script type="module">{_DRAW}</script></body></html>\n'
         )
 
 
@@ -108,16 +115,10 @@ def _section(section: Section, specs: list[Any]) -> str:
 
 
 def _script() -> str:
-    """Vega and its friends, with the few lines that draw the charts."""
+    """Vega and what belongs to it; leaves `window.vegaEmbed`."""
     try:
         import vl_convert
     except ImportError as error:
         raise MissingExtra("report", "a page with charts") from error
-    draw = """
-        const specs = JSON.parse(document.getElementById("specs").textContent);
-        const drawn = specs.map((spec, at) => vegaEmbed("#chart" + at, spec, { actions: { export: true, source: false,
-            compiled: false, editor: false } }));
-        Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = String(specs.length); });
-    """
-    bundle: str = vl_convert.javascript_bundle(draw)
+    bundle: str = vl_convert.javascript_bundle()
     return bundle.replace("</script", "<\\/script")

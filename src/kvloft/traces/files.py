@@ -2,7 +2,7 @@
 
 import gzip
 import io
-import tempfile
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,13 +107,13 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
     Raises:
         TraceError: the folder cannot be written to.
     """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        raw = draft.open("wb")
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
-    draft = Path(name)
     try:
-        with open(handle, "wb") as raw, compressed(raw, path.name) as stream:
+        with raw, compressed(raw, path.name) as stream:
             yield stream
         draft.replace(path)
     except BaseException:
