@@ -20,11 +20,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from kvloft.errors import TraceError
 from kvloft.policies import Offer, Policy
 from kvloft.request import Key, Request
 from kvloft.sim.replay import ReplayResult
-from kvloft.traces.columns import Columns, Ints, next_access
+from kvloft.traces.columns import ChainCheck, Columns, Ints, next_access
 
 
 class Future:
@@ -42,25 +41,10 @@ class Future:
         self.requests = len(lengths)
         self.starts: Ints = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         """Where each request begins in `keys`, and where the last one ends, [requests + 1]."""
-        self._check_chains()
+        ChainCheck()(self.keys, self.starts[:-1][lengths > 0], int(self.keys.max(initial=-1)) + 1)
         owner = np.append(np.repeat(np.arange(self.requests), lengths), self.requests)
         self.next: Ints = owner[next_access(self.keys)]
         """The next request that uses the block, [blocks]; the number of requests if none does."""
-
-    def _check_chains(self) -> None:
-        keys = self.keys
-        before = np.concatenate([np.full(min(1, len(keys)), -1), keys[:-1]])
-        before[self.starts[:-1][np.diff(self.starts) > 0]] = -1
-        parent = np.full(int(keys.max(initial=-1)) + 1, -1, np.int64)
-        parent[keys] = before
-        odd = np.flatnonzero(parent[keys] != before)
-        if len(odd):
-            at = int(odd[0])
-            request = int(np.searchsorted(self.starts, at, "right"))
-            raise TraceError(
-                f"request {request}: block {keys[at]} follows other blocks elsewhere, so the ids are not prefix-chained; "
-                "bounds are for chains only"
-            )
 
     def row(self, request: int) -> tuple[Ints, Ints]:
         """The keys of a request and their next uses."""

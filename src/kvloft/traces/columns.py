@@ -1,15 +1,17 @@
 """Many requests as a few arrays: what fast passes over a trace work on."""
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from kvloft.errors import TraceError
 from kvloft.traces.event import TraceRequest
 
 Ints = npt.NDArray[np.int64]
-_Integer = TypeVar("_Integer", bound=np.signedinteger)
+_Integer = TypeVar("_Integer", np.int64, np.int8, np.uint16)
 
 
 class Columns(NamedTuple):
@@ -24,18 +26,21 @@ class Columns(NamedTuple):
     lengths: Ints
 
 
-def columns(requests: Iterable[TraceRequest], blocks: int = 1 << 20) -> Iterator[Columns]:
-    """The requests in runs of at least `blocks` blocks (the last has fewer). No request is split."""
-    keys: list[int] = []
-    lengths: list[int] = []
+def columns(requests: Iterable[TraceRequest], blocks: Callable[[], int] = lambda: 1 << 20) -> Iterator[Columns]:
+    """The requests in runs of at least so many blocks (the last has fewer); `blocks` is asked anew before each run.
+
+    No request is split.
+    """
+    enough = blocks()
+    keys, lengths = array("q"), array("q")
     for request in requests:
         keys.extend(request.keys)
         lengths.append(len(request.keys))
-        if len(keys) >= blocks:
-            yield Columns(np.array(keys, np.int64), np.array(lengths, np.int64))
-            keys, lengths = [], []
+        if len(keys) >= enough:
+            yield Columns(np.frombuffer(keys, np.int64), np.frombuffer(lengths, np.int64))
+            keys, lengths, enough = array("q"), array("q"), blocks()
     if lengths:
-        yield Columns(np.array(keys, np.int64), np.array(lengths, np.int64))
+        yield Columns(np.frombuffer(keys, np.int64), np.frombuffer(lengths, np.int64))
 
 
 class Numbering:
@@ -74,6 +79,43 @@ def grown(array: npt.NDArray[_Integer], size: int, fill: int) -> npt.NDArray[_In
     longer = np.full(max(size, len(array) + len(array) // 2), fill, array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+class ChainCheck:
+    """Holds a trace to what its ids promise: a block always follows the same block, or always begins a request.
+
+    It remembers 16 bits of what a block follows, so one breach in 65,535 goes unseen.
+    """
+
+    def __init__(self) -> None:
+        self._parents: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._requests = 0
+
+    def __call__(self, keys: Ints, starts: Ints, count: int) -> None:
+        """Look at requests that follow those looked at before.
+
+        Args:
+            keys: their blocks' numbers, [blocks].
+            starts: where each request that has blocks begins in `keys`.
+            count: numbers given so far.
+
+        Raises:
+            TraceError: some block follows different ones.
+        """
+        parents = (keys * 0x9E37_79B1 >> 13).astype(np.uint16)
+        parents[1:] = np.maximum(parents[:-1], 2)
+        parents[starts] = 1
+        self._parents = grown(self._parents, count, 0)
+        known = self._parents[keys]
+        self._parents[keys] = parents
+        odd = np.flatnonzero((self._parents[keys] != parents) | ((known != 0) & (known != parents)))
+        if len(odd):
+            request = int(np.searchsorted(starts, odd[0], "right"))
+            raise TraceError(
+                f"request {self._requests + request} (of those with blocks): its block {odd[0] - starts[request - 1]} "
+                "follows another block elsewhere, so the ids are not prefix-chained; this figure is for chains only"
+            )
+        self._requests += len(starts)
 
 
 def by_key(keys: Ints) -> tuple[Ints, Ints]:
