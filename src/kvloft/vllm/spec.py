@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingMetricMetadata, OffloadingWorker
@@ -47,6 +47,9 @@ class KvloftSpec(CPUOffloadingSpec):
         ConfigError: naming every setting that is wrong.
     """
 
+    worker_class: ClassVar[type[KvloftWorker]] = KvloftWorker
+    """What moves the bytes on the CPU platform."""
+
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         """Every metric that the manager may report, by its Prometheus name."""
@@ -80,7 +83,7 @@ class KvloftSpec(CPUOffloadingSpec):
             cell = self.cpu_page_size_per_worker
             arena = self.open_arena(f"rank {rank}")
             try:
-                self._cpu_worker = KvloftWorker(
+                self._cpu_worker = self.worker_class(
                     kv_caches, arena, self.blocks_per_chunk, (rank * cell, cell), self.transfer_threads
                 )
             except BaseException:
