@@ -22,6 +22,8 @@ from kvloft.tiers.disk.space import Space
 from kvloft.tiers.disk.transfer import Transfer
 
 _EXPIRED_AT_ONCE = 4096
+_HEAT_ROUNDS = 10
+"""Rounds between exchanges of heat: a killed process loses so much of recency."""
 _GROWTH_PAUSE = 1.0
 """Seconds after a refusal before growing is tried again: counting the directory is not free."""
 
@@ -54,6 +56,7 @@ class Upkeep:
         """Whether a store found no room, and others own what there is."""
         self._closing: list[Segment] = []
         """Segments out of use, to be closed when the last transfer in them has ended."""
+        self._rounds = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,7 +82,7 @@ class Upkeep:
                 self._check_lock_file, self._discover, self._follow, self._take_orphans, self._share, self._drop_lost,
                 self._exchange_heat, self._expire, self._shrink, self._close_idle,
             )  # fmt: skip
-        self._guard(self._write_heat)
+        self._guard(self._learn_heat, self._write_heat)
 
     def _guard(self, *steps: Callable[[], None]) -> None:
         """Do steps; one that fails is counted and tried again in the next round, and stops no other."""
@@ -341,26 +344,31 @@ class Upkeep:
     # Use and age.
 
     def _exchange_heat(self) -> None:
-        """Write down what was used here, and learn from others what they used of the own segments."""
-        self._write_heat()
-        lock_file = self._space.lock_file
-        if lock_file is None:
-            return
+        """Now and then: learn from others what they used or condemned of the own segments, and write down what was used
+        here. In this order, so that what others wrote is not lost."""
+        self._rounds += 1
+        if self._rounds % _HEAT_ROUNDS == 0:
+            if self._space.lock_file is not None and self._space.lock_file.members() > 1:
+                self._learn_heat()
+            self._write_heat()
+
+    def _learn_heat(self) -> None:
         for segment in list(self._catalog.segments.values()):
             if not segment.owned:
                 continue
             heat = segment.read_heat()
-            marked = np.flatnonzero(heat["hits"] == CONDEMNED).tolist()
-            warmer = np.flatnonzero((heat["used"] > segment.heat["used"]) & (heat["hits"] != CONDEMNED)).tolist()
-            if not marked and not warmer:
+            marked = np.flatnonzero(heat["hits"] == CONDEMNED)
+            warmer = np.flatnonzero(
+                ((heat["used"] > segment.used) | (heat["hits"] > segment.hits)) & (heat["hits"] != CONDEMNED)
+            )
+            if not len(marked) and not len(warmer):
                 continue
-            condemned = [slot for slot in marked if is_condemned(heat, segment.read_records()["check"])[slot]]
+            condemned = marked[is_condemned(heat, segment.read_records()["check"])[marked]].tolist()
             with self._lock:
                 unwanted = [self._catalog.drop(digest) for slot in condemned if (digest := segment.digests[slot])]
-                for slot in warmer:
-                    segment.heat[slot] = heat[slot]
-                segment.touched.update(marked)
-                self._catalog.rank([digest for slot in warmer if (digest := segment.digests[slot])])
+                segment.heat[warmer] = heat[warmer]
+                segment.touched.update(marked.tolist())
+                self._catalog.rank([digest for slot in warmer.tolist() if (digest := segment.digests[slot])])
             self._clear([place for place in unwanted if place is not None])
 
     def _write_heat(self) -> None:
