@@ -1,13 +1,15 @@
 """Results as tables and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from kvloft.sim.replay import ReplayResult
+from kvloft.sim.sample import SampledResult
 from kvloft.traces.files import write_whole
 from kvloft.traces.trace import Trace
 
@@ -18,24 +20,54 @@ def write_json(path: Path, results: object) -> None:
         stream.write(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
+def print_estimates(trace: Trace, results: Sequence[SampledResult]) -> None:
+    """Hit ratios with their standard errors, a row a policy, a column a size."""
+    _print_table(trace, results, lambda result: f"{result.hit_ratio:.1%}\n±{result.error:.1%}")
+    first = results[0]
+    console = Console()
+    console.print(f"Estimated from {first.samples} samples of {first.rate:.3g} of the trace each; ± is the standard error.")
+    if any(result.refused_stores for result in results):
+        console.print("Some samples' caches were too small for a request; there the estimate is biased. Take a higher rate.")
+    _print_notes(trace)
+
+
 def print_ratios(trace: Trace, results: Sequence[ReplayResult]) -> None:
     """Hit ratios, a row a policy, a column a size."""
-    console = Console()
-    sizes = list(dict.fromkeys((result.capacity_blocks, result.capacity_fraction) for result in results))
-    table = Table(title=f"{trace.name}: hit ratio by cache size", title_justify="left")
-    table.add_column("policy")
-    for blocks, fraction in sizes:
-        table.add_column(f"{100 * fraction:.3g}%\n{blocks:,}", justify="right")
-    by_policy: dict[str, list[ReplayResult]] = {}
-    for result in results:
-        by_policy.setdefault(result.policy, []).append(result)
-    for policy, row in by_policy.items():
-        table.add_row(policy, *(f"{result.hit_ratio:.1%}" for result in row))
-    console.print(table)
+    _print_table(trace, results, lambda result: f"{result.hit_ratio:.1%}")
     refused = sum(result.refused_stores for result in results)
     if refused:
-        console.print(f"{refused:,} stores were refused: more than the cache can hold at once.")
+        Console().print(f"{refused:,} stores were refused: more than the cache can hold at once.")
+    _print_notes(trace)
+
+
+_Result = TypeVar("_Result", ReplayResult, SampledResult)
+
+
+def _print_table(trace: Trace, results: Sequence[_Result], cell: Callable[[_Result], str]) -> None:
+    cells: dict[tuple[str, str], str] = {}
+    for result in results:
+        size = f"{100 * result.capacity_fraction:.3g}%\n{result.capacity_blocks:,}"
+        cells[result.policy, size] = cell(result)
+    policies = list(dict.fromkeys(policy for policy, _ in cells))
+    sizes = list(dict.fromkeys(size for _, size in cells))
+    table = Table(title=f"{trace.name}: hit ratio by cache size", title_justify="left")
+    if len(policies) >= len(sizes) or len(sizes) <= 6:
+        table.add_column("policy")
+        for size in sizes:
+            table.add_column(size, justify="right")
+        for policy in policies:
+            table.add_row(policy, *(cells[policy, size] for size in sizes))
+    else:
+        for heading in ("size", "blocks", *policies):
+            table.add_column(heading, justify="right")
+        for size in sizes:
+            table.add_row(*size.split("\n"), *(cells[policy, size].replace("\n", " ") for policy in policies))
+    Console().print(table)
+
+
+def _print_notes(trace: Trace) -> None:
+    console = Console()
     if trace.skipped:
-        console.print(f"{trace.skipped:,} bad lines were left out.")
+        console.print(f"{trace.skipped:,} bad lines or files were left out.")
     for assumption in trace.assumptions:
         console.print(f"Assumed: {assumption}")

@@ -14,13 +14,15 @@ p, less what has been used again in the meantime; the latter is counted for all 
 p's rank, as a radix sort would move them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvloft.sim.replay import ReplayResult
+from kvloft.sim.replay import Capacity, ReplayResult, survey
+from kvloft.sim.sweep import Progress, check_policies, sweep_pairs
 from kvloft.traces.columns import ChainCheck, Columns, Ints, Numbering, by_key, columns, grown
 from kvloft.traces.event import TraceRequest
+from kvloft.traces.trace import Trace
 
 _LONG = 64
 """Blocks a request, on average, from which on it pays to look at requests one by one."""
@@ -204,9 +206,44 @@ def _weight_above(values: Ints, weights: Ints) -> Ints:
     return result
 
 
-def lru_curve(requests: Iterable[TraceRequest]) -> LRUCurve:
+def lru_curve(trace: Iterable[TraceRequest]) -> LRUCurve:
     """The curve of a whole trace."""
     curve = LRUCurve()
-    for part in columns(requests, lambda: min(max(1 << 20, curve.unique), 1 << 23)):
+    for part in columns(trace, lambda: min(max(1 << 20, curve.unique), 1 << 23)):
         curve.add(part)
     return curve
+
+
+def curves(
+    trace: Trace,
+    policies: Sequence[str],
+    sizes: Sequence[Capacity],
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[ReplayResult]:
+    """Every policy at every size, in that order: LRU in one pass where that is exact, all else by `sweep`.
+
+    Args:
+        trace: as for `sweep`, like all that follows.
+        policies: names.
+        sizes: cache sizes.
+        workers: processes.
+        progress: hears of the runs that are left for `sweep`.
+
+    Raises:
+        ConfigError: as for `sweep`.
+        TraceError: LRU is asked for, and the ids are not prefix-chained.
+    """
+    check_policies(policies)
+    counted = survey(trace)
+    found: dict[tuple[str, Capacity], ReplayResult] = {}
+    if "lru" in policies:
+        curve = lru_curve(trace)
+        given = [(size.of(counted.unique), size.fraction(counted.unique)) for size in sizes]
+        for size, result in zip(sizes, curve.results(trace.name, given), strict=True):
+            if result.capacity_blocks >= curve.longest:
+                found["lru", size] = result
+    pairs = [(policy, size) for policy in policies for size in sizes]
+    left = list(dict.fromkeys(pair for pair in pairs if pair not in found))
+    found.update(zip(left, sweep_pairs(trace, left, workers, progress, counted), strict=True))
+    return [found[pair] for pair in pairs]

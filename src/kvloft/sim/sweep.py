@@ -96,23 +96,38 @@ def sweep(
     Raises:
         ConfigError: an unknown policy, a size of less than a block, or no size or policy at all. Nothing has been run.
     """
-    _check(policies)
+    pairs = [(policy, size) for policy in policies for size in sizes]
+    return sweep_pairs(trace, pairs, workers, progress, counted)
+
+
+def sweep_pairs(
+    trace: Trace,
+    pairs: Sequence[tuple[str, Capacity]],
+    workers: int | None = None,
+    progress: Progress | None = None,
+    counted: Survey | None = None,
+) -> list[ReplayResult]:
+    """Each policy at its size, in that order; otherwise like `sweep`."""
+    check_policies([policy for policy, _ in pairs])
     counted = counted or survey(trace)
-    runs = [_Run(policy, size.of(counted.unique), size.fraction(counted.unique)) for policy in policies for size in sizes]
+    runs = [_Run(policy, size.of(counted.unique), size.fraction(counted.unique)) for policy, size in pairs]
     workers = min(workers or len(os.sched_getaffinity(0)), len(runs))
     total = len(runs) * counted.blocks
     tell = progress or (lambda _done, _total: None)
     if workers > 1:
         return _parallel(trace, counted, runs, workers, lambda done: tell(done, total))
     bench = _Bench(trace, counted)
-    return [
-        bench.run(run, lambda done, before=at * counted.blocks: tell(before + done, total))  # type: ignore[misc]
-        for at, run in enumerate(runs)
-    ]
+    results: list[ReplayResult] = []
+    for run in runs:
+        results.append(bench.run(run, lambda done: tell(len(results) * counted.blocks + done, total)))
+    return results
 
 
-def _check(policies: Sequence[str]) -> None:
-    for name in policies:
+def check_policies(names: Sequence[str]) -> None:
+    """Raises:
+    ConfigError: one of the names is neither a policy's nor a bound's.
+    """
+    for name in dict.fromkeys(names):
         if name not in BOUNDS:
             try:
                 make_policy(name, 1)
