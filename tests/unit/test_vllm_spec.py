@@ -1,0 +1,104 @@
+"""`KvloftSpec` without an engine: its settings, and what it makes of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
+
+from vllm.v1.kv_offload.config import (
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
+
+from kvloft.errors import ConfigError
+from kvloft.policies import policy_names
+from kvloft.vllm import KvloftSpec
+
+MakeSpec = Callable[..., Any]
+
+
+def make_spec(ranks: int = 1, block_bytes: int = 5000, blocks_per_chunk: int = 2, **settings: Any) -> Any:
+    return KvloftSpec(
+        OffloadingConfig(
+            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
+            worker_kv_bytes_per_block=block_bytes,
+            enable_kv_cache_events=False,
+            extra_config={"spec_name": "KvloftSpec", "spec_module_path": "kvloft.vllm", **settings},
+            engine_id="engine",
+            model=OffloadingModelConfig("model", "float32"),
+            cache=OffloadingCacheConfig(32, blocks_per_chunk),
+            parallel=OffloadingParallelConfig(0, ranks, ranks, 1, 1, 1, 0, 1, None, True),
+        )
+    )
+
+
+def problems(**settings: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        make_spec(**settings)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("size", ["1MiB", 1 << 20, "1024 KiB", 1048576.0])
+def test_size_becomes_chunks(size: object) -> None:
+    spec = make_spec(ranks=3, cpu_bytes_to_use=size)
+    # 3 ranks * 2 blocks * 5000 bytes, up to whole pages.
+    assert spec.kv_bytes_per_chunk == 32768
+    assert spec.num_chunks == 32
+    assert spec.cpu_page_size_per_worker == 10000
+    assert spec.get_manager().pool.capacity == 32
+    assert spec.get_manager() is spec.get_manager()
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_every_policy_by_name(policy: str) -> None:
+    assert make_spec(cpu_bytes_to_use="1MiB", eviction_policy=policy).get_manager().pool.policy.name == policy
+
+
+def test_vllm_way_of_naming_a_policy() -> None:
+    spec = make_spec(cpu_bytes_to_use="1MiB", eviction_policy="ARCvLLM", cache_policy_module_path="kvloft.vllm")
+    assert spec.get_manager().pool.policy.name == "arc-vllm"
+
+
+def test_defaults_and_unrelated_keys() -> None:
+    spec = make_spec(cpu_bytes_to_use="1MiB", somebody_elses_key=3, offload_prompt_only=False)
+    assert (spec.eviction_policy, spec.transfer_threads, spec.offload_prompt_only) == ("lru", 2, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ["cpu_bytes_to_use: missing", "4GiB"]),
+        ({"cpu_bytes_to_use": None}, ["cpu_bytes_to_use: missing"]),
+        ({"cpu_bytes_to_use": "4 XB"}, ["cpu_bytes_to_use", "'4 XB'", "4GiB"]),
+        ({"cpu_bytes_to_use": 12287}, ["cpu_bytes_to_use", "12287 bytes hold no block", "at least 12288"]),
+        ({"eviction_policy": "acr"}, ["eviction_policy", "'acr'", "lru, arc"]),
+        ({"eviction_policy": "s3-fif0"}, ["eviction_policy", "did you mean 's3-fifo'"]),
+        ({"eviction_policy": 7}, ["eviction_policy", "7"]),
+        ({"transfer_threads": 0}, ["transfer_threads: 0", "from 1 to 64"]),
+        ({"transfer_threads": "two"}, ["transfer_threads: 'two'"]),
+        ({"store_threshold": -1}, ["store_threshold: -1", "at least 0"]),
+        ({"store_threshold": True}, ["store_threshold: True"]),
+        ({"max_tracker_size": 0}, ["max_tracker_size: 0", "at least 1"]),
+        ({"cpu_byte_to_use": 1}, ["cpu_byte_to_use: 1", "did you mean cpu_bytes_to_use?"]),
+        ({"evictionpolicy": "arc"}, ["evictionpolicy: 'arc'", "did you mean eviction_policy?"]),
+        ({"canonical_layout": True}, ["canonical_layout: True", "leave it out"]),
+        ({"secondary_tiers": [{"type": "fs"}]}, ["secondary_tiers", "leave it out"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_field_value_and_remedy(settings: dict[str, Any], words: list[str]) -> None:
+    (problem,) = problems(**({"cpu_bytes_to_use": "1MiB"} | settings if settings else {}))
+    assert problem.startswith("kv_connector_extra_config: ")
+    for word in words:
+        assert word in problem
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    found = problems(cpu_bytes_to_use="much", eviction_policy="best", transfer_threads=99, store_treshold=2)
+    assert len(found) == 4
+    for name in ("cpu_bytes_to_use", "eviction_policy", "transfer_threads", "store_treshold"):
+        assert sum(f" {name}: " in problem for problem in found) == 1
