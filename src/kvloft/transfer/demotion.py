@@ -129,7 +129,7 @@ class Demoter:
             breaker.probe()
             link.counters["probes"] += 1
         self._flying[link.index].update(job.keys)
-        refusal = link.submit(job, [self._view(slot) for slot in job.slots], now)
+        refusal = link.submit(job, self._view, now)
         if refusal is not None:
             self.land(link, job, refusal)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -100,10 +100,12 @@ class Link:
         except Exception:
             self._raised("touch", Course.DOWN, now)
 
-    def submit(self, job: Job, buffers: Sequence[Buffer], now: float) -> JobResult | None:
-        """Hand a job to the tier; its answer comes from `poll`, or at once if the tier refuses to take it."""
+    def submit(self, job: Job, view: Callable[[int], Buffer], now: float) -> JobResult | None:
+        """Hand a job to the tier, with views of its slots; its answer comes from `poll`, or at once if the tier refuses to
+        take it."""
         job.number, job.since, job.ahead = next(_numbers), now, self.busy[Course.UP]
         try:
+            buffers = [view(slot) for slot in job.slots]
             if job.course is Course.UP:
                 self.tier.submit_load(job.number, job.keys, buffers)
             else:

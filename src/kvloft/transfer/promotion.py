@@ -310,7 +310,7 @@ class Promoter:
         for load in loads:
             load.submitted = True
         job = Job(Course.UP, [x.key for x in loads], [x.slot for x in loads], self._pool.generation, loads[0].owner)
-        refusal = link.submit(job, [self._view(slot) for slot in job.slots], now)
+        refusal = link.submit(job, self._view, now)
         if refusal is not None:
             self.land(link, job, refusal)
 
