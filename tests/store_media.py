@@ -1,6 +1,7 @@
 """Shared stores reached without the code under test, and real servers that skip or fail when they are missing."""
 
 import struct
+import urllib.request
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kvloft.testing.servers import Server, required
+from kvloft.testing.servers import MooncakeServer, Server, required
 from kvloft.testing.tiers import RawTier
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -88,3 +89,24 @@ class RawFolder(RawTier):
 
     def write(self, name: Any, frame: bytes) -> None:
         name.write_bytes(frame)
+
+
+class RawMooncake(RawTier):
+    """Objects under a prefix, through a client of our own."""
+
+    def __init__(self, server: MooncakeServer, client: Any, prefix: str) -> None:
+        self.server = server
+        self.client = client
+        self.prefix = prefix
+
+    def frames(self) -> list[Hashable]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.metrics}/get_all_keys", timeout=5) as reply:
+            names = reply.read().decode().split()
+        return sorted(name for name in names if name.startswith(f"{self.prefix}/"))
+
+    def read(self, name: Any) -> bytes:
+        return bytes(self.client.get(name))
+
+    def write(self, name: Any, frame: bytes) -> None:
+        assert self.client.remove(name, True) == 0
+        assert self.client.put(name, frame or b"?") == 0, "no object of Mooncake's is empty"

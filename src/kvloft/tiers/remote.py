@@ -51,6 +51,7 @@ class Bounds:
         slowest: bytes a second below which the store is of no use.
         fresh: how long an answer to a lookup is remembered.
         batch_bytes: most bytes of blocks in one exchange with the store.
+        batch_blocks: most blocks in one exchange.
         waiting_bytes: most bytes of blocks waiting to be written; more are dropped.
         readers: threads that read, each with a connection.
         writers: threads that write, each with a connection.
@@ -66,6 +67,7 @@ class Bounds:
     slowest: float = 64e6
     fresh: float = 1.0
     batch_bytes: int = 4 << 20
+    batch_blocks: int = 512
     waiting_bytes: int = 512 << 20
     readers: int = 2
     writers: int = 2
@@ -286,7 +288,11 @@ class RemoteTier(Tier):
         batches: list[Batch] = []
         for place, key, buffer in items:
             nbytes = buffer.nbytes if buffer is not None else 0
-            if not batches or (nbytes and batches[-1].bytes + nbytes > self._bounds.batch_bytes):
+            full = batches and (
+                batches[-1].bytes + nbytes > max(nbytes, self._bounds.batch_bytes)
+                or len(batches[-1].keys) >= self._bounds.batch_blocks
+            )
+            if full or not batches:
                 batches.append(Batch(act, serial=serial))
             batch = batches[-1]
             batch.keys.append(key)
@@ -350,22 +356,27 @@ class RemoteTier(Tier):
         if self._store.direct and not self._ledger.hold(batch):
             return
         digests = [self._digest(key) for key in batch.keys]
-        sinks = [self._codec.sink(buffer) for buffer in batch.buffers]
-        frames = self._store.get([self._name(digest) for digest in digests], sinks)
+        names = [self._name(digest) for digest in digests]
+        # One index for each name: a block asked for twice in a job is read once.
+        index = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
+        sinks = [self._codec.sink(batch.buffers[at]) for at in index.values()]
+        frames = dict(zip(index, self._store.get(list(index), sinks), strict=True))
         if not self._store.direct and not self._ledger.hold(batch):
             return
-        statuses, unsound = [], []
-        for key, digest, frame, buffer in zip(batch.keys, digests, frames, batch.buffers, strict=True):
-            sound = frame is not None and self._open(digest, *frame, buffer)
-            statuses.append(Status.OK if sound else Status.MISS)
-            if frame is not None and not sound:
-                unsound.append(key)
-        loaded = statuses.count(Status.OK)
+        outcome = {
+            name: frame is not None and self._open(digests[index[name]], *frame, batch.buffers[index[name]])
+            for name, frame in frames.items()
+        }
+        statuses = [Status.OK if outcome[name] else Status.MISS for name in names]
+        for name, buffer in zip(names, batch.buffers, strict=True):
+            if outcome[name] and (read := batch.buffers[index[name]]) is not buffer:
+                buffer[:] = read
+        unsound = [batch.keys[index[name]] for name, frame in frames.items() if frame is not None and not outcome[name]]
         self._count(
-            loaded=loaded,
-            missed=len(statuses) - loaded,
+            loaded=statuses.count(Status.OK),
+            missed=statuses.count(Status.MISS),
             corrupt=len(unsound),
-            bytes_read=sum(HEADER_BYTES + frame[1].nbytes for frame in frames if frame is not None),
+            bytes_read=sum(HEADER_BYTES + frame[1].nbytes for frame in frames.values() if frame is not None),
         )
         self._lookups.note(
             [key for key, status in zip(batch.keys, statuses, strict=True) if status is Status.MISS], here=False

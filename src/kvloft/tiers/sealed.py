@@ -13,8 +13,11 @@ class Codec(Protocol):
     def encode(self, digest: bytes, block: Buffer) -> Buffer:
         """What is to be at rest: the block itself, or new bytes. The digest is the block's name."""
 
+    def longest(self, nbytes: int) -> int:
+        """Bytes at rest, at most, of a block of `nbytes`."""
+
     def sink(self, block: Buffer) -> Buffer:
-        """Where to read what is at rest: the block's own buffer, or a new one, as long as it can be."""
+        """Where to read what is at rest: the block's own buffer, or a new one of the longest length."""
 
     def decode(self, digest: bytes, stored: Buffer, block: Buffer) -> bool:
         """Turn what was at rest into the block; False if it is not this block."""
@@ -25,6 +28,9 @@ class Plain(Codec):
 
     def encode(self, digest: bytes, block: Buffer) -> Buffer:
         return block
+
+    def longest(self, nbytes: int) -> int:
+        return nbytes
 
     def sink(self, block: Buffer) -> Buffer:
         return block
