@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from serving import MODELS, Serve, Served, serve_batches
 
-from kvloft.testing.engines import set_environment
+from kvloft.vllm.engine import set_environment
 
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_*.py"]

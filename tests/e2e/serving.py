@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvloft.telemetry import Stats
-from kvloft.testing.engines import manager_of, read_metric, run_engine
 from kvloft.testing.models import VOCABULARY, TinyModel
+from kvloft.vllm.engine import generate, manager_of, read_metric, run_engine
 
 MODELS = {
     "llama": TinyModel("llama"),
@@ -53,16 +53,13 @@ def serve_batches(
     between: Callable[[Any], None] | None = None,
     **options: Any,
 ) -> Served:
-    from vllm import SamplingParams
-
     if settings is not None:
         settings = {"cpu_bytes_to_use": "64MiB", **settings}
-    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=0)
     options = {"max_model_len": 320, **options}
     outputs = []
     with run_engine(models[model], blocks or GPU_BLOCKS[model], settings, **options) as llm:
         for batch in batches:
-            outputs += llm.generate([{"prompt_token_ids": list(prompt)} for prompt in batch], sampling, use_tqdm=False)
+            outputs += generate(llm, batch, tokens)
             if between is not None:
                 between(llm)
         pool = getattr(manager_of(llm), "pool", None) if settings is not None else None

@@ -178,7 +178,7 @@ def test_stock_manager_before_our_worker(serve: Serve, baseline: Serve, policy: 
 
 
 def test_metrics_reach_prometheus(serve: Serve) -> None:
-    from kvloft.testing.engines import read_metric
+    from kvloft.vllm.engine import read_metric
 
     seen: dict[str, float] = {}
 

@@ -8,20 +8,17 @@ from typing import Any
 
 from serving import ROUNDS
 
-from kvloft.testing.engines import read_metric, run_engine, set_environment
+from kvloft.vllm.engine import generate, read_metric, run_engine, set_environment
 
 
 def main(model: str) -> dict[str, Any]:
     set_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in sorted(os.sched_getaffinity(0))[:2])
-    from vllm import SamplingParams
-
-    sampling = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     options = {"max_model_len": 320, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
     settings = {"cpu_bytes_to_use": "8MiB", "blocks_per_chunk": 2}
     with run_engine(Path(model), 12, settings, **options) as llm:
-        outputs = [llm.generate([{"prompt_token_ids": batch[0]}], sampling, use_tqdm=False)[0] for batch in ROUNDS]
+        outputs = [generate(llm, batch, 6)[0] for batch in ROUNDS]
         return {
             "tokens": [list(output.outputs[0].token_ids) for output in outputs],
             "cached": [output.num_cached_tokens for output in outputs],

@@ -23,8 +23,8 @@ from kvloft.config import format_size, parse_size
 from kvloft.errors import ConfigError, KvloftError, MissingExtra
 from kvloft.policies import policy_names
 from kvloft.telemetry import Stats
-from kvloft.testing.engines import BLOCK_TOKENS, manager_of, read_metric, run_engine, set_environment
 from kvloft.testing.models import VOCABULARY, TinyModel
+from kvloft.vllm.engine import BLOCK_TOKENS, generate, manager_of, read_metric, run_engine, set_environment
 
 CONVERSATIONS = 5
 TURNS = 5
@@ -141,21 +141,18 @@ def _longest() -> int:
 
 def _converse(llm: Any, turns: list[Side]) -> Iterator[tuple[int, int]]:
     """Every conversation has its turn, then every one its next."""
-    from vllm import SamplingParams
-
     dice = random.Random(0)
     system = _text(dice, SYSTEM_TOKENS)
     histories = [[*system, *_text(dice, DOCUMENT_TOKENS)] for _ in range(CONVERSATIONS)]
-    sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS, ignore_eos=True)
     # The first step of an engine is slow, whoever asks.
-    llm.generate([{"prompt_token_ids": _text(dice, QUESTION_TOKENS)}], sampling, use_tqdm=False)
+    generate(llm, [_text(dice, QUESTION_TOKENS)], ANSWER_TOKENS)
     for turn in range(TURNS):
         side = Side()
         turns.append(side)
         for conversation, history in enumerate(histories):
             history += _text(dice, QUESTION_TOKENS)
             loaded = read_metric(llm, "vllm:external_prefix_cache_hits")
-            output = llm.generate([{"prompt_token_ids": list(history)}], sampling, use_tqdm=False)[0]
+            output = generate(llm, [history], ANSWER_TOKENS)[0]
             loaded = int(read_metric(llm, "vllm:external_prefix_cache_hits") - loaded)
             answer = list(output.outputs[0].token_ids)
             history += answer

@@ -1,7 +1,7 @@
 """A real vLLM engine in this process, on the CPU, with or without kvloft. It needs `pip install 'kvloft[vllm]'`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,15 @@ def run_engine(model: Path, blocks: int, settings: Mapping[str, Any] | None = No
         yield llm
     finally:
         llm.llm_engine.engine_core.shutdown()
+
+
+def generate(llm: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[Any]:
+    """Serve prompts side by side; the likeliest `tokens` tokens of each, with their log-probabilities."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=0)
+    outputs: list[Any] = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
+    return outputs
 
 
 def read_metric(llm: Any, name: str, **labels: str) -> float:
