@@ -144,6 +144,19 @@ class SideBySide:
                 self.complete_store(asked, choose(range(len(asked.stores))))
         self.ended = [asked for asked in self.ended if asked.stores or asked.load]
 
+    def end(self) -> None:
+        """Let everything complete, then evict all: that shows the order in which both would let it go."""
+        for asked in (*self.live, *self.ended):
+            if asked.load:
+                self.complete_load(asked)
+            while asked.stores:
+                self.complete_store(asked, 0)
+        for asked in list(self.live):
+            self.finish(asked)
+        self.ended.clear()
+        for number in range(self.capacity):
+            self.serve([10_000 + number], 1)
+
     def serve(self, numbers: Sequence[int], batch: int) -> None:
         """One request from start to end, alone."""
         asked = self.start(numbers)

@@ -26,9 +26,3 @@ def test_manager_level_tests_pass_with_vllm_0_33():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, tests)]
     done = subprocess.run(command, env=env, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_this_is_the_vllm_that_was_asked_for():
-    import vllm
-
-    assert vllm.__version__.split("+")[0] == os.environ.get("KVLOFT_PEER", "0.32.0")

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from kvloft.vllm.compat import failed_store_events
 from kvloft.vllm.metrics import MetricsReporter
 from kvloft.vllm.request import request_of
 
-_RESULTS = {
+RESULTS = {
     Lookup.MISS: LookupResult.MISS,
     Lookup.PENDING: LookupResult.HIT_PENDING,
     Lookup.HIT: LookupResult.HIT,
@@ -90,7 +91,7 @@ class KvloftManager(OffloadingManager):
     # Lookup and load.
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        return _RESULTS[self.pool.lookup(key)]
+        return RESULTS[self.pool.lookup(key)]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         return CacheHitSource.HOST
@@ -107,6 +108,13 @@ class KvloftManager(OffloadingManager):
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self.pool.complete_load(keys, request_of(req_context))
+
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        """Count one use of those that are readable, as if a request had found them and ended. vLLM's scheduler never asks
+        for it."""
+        visitor = replace(request_of(req_context), id=object())
+        self.pool.prepare_store([key for key in keys if self.pool.lookup(key) is Lookup.HIT], visitor)
+        self.pool.finish(visitor)
 
     # Store.
 
@@ -128,6 +136,8 @@ class KvloftManager(OffloadingManager):
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         done = self.pool.complete_store(keys, request_of(req_context), success)
+        if success:
+            self._stored(done)
         self._announce()
         if done and not success and self._announced is not None:
             self._events.extend(failed_store_events(_offload_keys(done), self.medium))
@@ -158,6 +168,9 @@ class KvloftManager(OffloadingManager):
         return [self._info.as_config_info() if self._info is not None else {}]
 
     # Steps.
+
+    def _stored(self, keys: Sequence[Key]) -> None:
+        """Chunks whose bytes have arrived in host memory."""
 
     def _announce(self) -> None:
         """Translate what the pool has to tell. vLLM has no word for "all are gone", so a reset names them all."""
