@@ -14,7 +14,7 @@ import pytest
 from disk_medium import BrittleFiles, RawDisk
 from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace, digest_key
-from kvloft.policies import BUILTIN
+from kvloft.policies import BUILTIN, LRU, Offer
 from kvloft.tiers import Presence, Status
 from kvloft.tiers.disk import DiskTier, Files
 
@@ -460,3 +460,25 @@ def test_an_unknown_answer_has_an_end(tmp_path: Path) -> None:
     files.set(None)
     hanging.until(lambda: hanging.tier.lookup(names(2)) == [Presence.HIT] * 2)
     hanging.tier.close()
+
+
+class Spoilsport(LRU):
+    """Breaks the contract of policies when told to."""
+
+    fails = False
+
+    def admit(self, offer: Offer) -> None:
+        if self.fails:
+            raise RuntimeError("a policy at fault")
+        super().admit(offer)
+
+
+def test_a_policy_at_fault_fails_the_store_and_no_more(disk: Callable[..., Disk]) -> None:
+    policy = Spoilsport(100)
+    one = disk(policy=policy)
+    one.store(names(3))
+    policy.fails = True
+    assert one.store(names(3, "new")) == [FAILED] * 3
+    policy.fails = False
+    assert one.store(names(3, "new")) == [OK] * 3
+    assert one.load([*names(3), *names(3, "new")]) == [OK] * 6

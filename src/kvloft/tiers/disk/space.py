@@ -12,8 +12,8 @@ from kvloft.tiers.disk.files import Files, charged_bytes, write_all
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.segment import DATA, DRAFT, INDEX, Segment, segment_bytes, stride_of
 
-_HOME = re.compile(r"[0-9a-f]{32}")
-_OURS = re.compile(rf"[0-9a-f]{{16}}({re.escape(DATA)}|{re.escape(INDEX)}|{re.escape(DRAFT)})")
+HOME = re.compile(r"[0-9a-f]{32}")
+OURS = re.compile(rf"[0-9a-f]{{16}}({re.escape(DATA)}|{re.escape(INDEX)}|{re.escape(DRAFT)})")
 DESCRIPTION = "namespace.json"
 _OVERHEAD = 64 << 10
 """Directories, the lock file and descriptions."""
@@ -185,7 +185,7 @@ class Space:
     def sweep(self) -> None:
         """Remove what a process left that was killed while making or deleting a segment. Needs the growth lock."""
         for directory in self.homes():
-            names = {entry.name for entry in self.files.list(directory) if _OURS.fullmatch(entry.name)}
+            names = {entry.name for entry in self.files.list(directory) if OURS.fullmatch(entry.name)}
             for name in names:
                 stem, suffix = os.path.splitext(name)
                 if suffix == DRAFT or (suffix == DATA and stem + INDEX not in names):
@@ -194,7 +194,7 @@ class Space:
     def homes(self) -> list[str]:
         """The directories of all namespaces. What else lies in the directory is nobody's business here."""
         entries = self.files.list(self.root)
-        return [entry.path for entry in entries if _HOME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+        return [entry.path for entry in entries if HOME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
 
     def reclaim_foreign(self) -> bool:
         """Delete the segment used longest ago among those of other namespaces that nobody owns. Needs the growth lock."""
@@ -203,7 +203,7 @@ class Space:
             if directory == self.home:
                 continue
             for entry in self.files.list(directory):
-                if _OURS.fullmatch(entry.name) and entry.name.endswith(INDEX) and entry.path not in self._stuck:
+                if OURS.fullmatch(entry.name) and entry.name.endswith(INDEX) and entry.path not in self._stuck:
                     candidates.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
         return any(self._reclaim(path) for _, path in sorted(candidates))
 

@@ -76,10 +76,14 @@ class Transfer:
                 else:
                     new.append(at)
             self._storing.update(job.digests[at] for at in new)
-        claimed = [at for at in new if lock_file is not None and lock_file.claim(job.digests[at])]
-        if claimed:
-            self._refresh()
-        blocks = self._place(job, claimed)
+        try:
+            claimed = [at for at in new if lock_file is not None and lock_file.claim(job.digests[at])]
+            if claimed:
+                self._refresh()
+            blocks = self._place(job, claimed)
+        except BaseException:
+            self._let_go(job, new)
+            raise
         placed = {at for at, _ in blocks}
         idle = [at for at in new if at not in placed]
         with self._lock:
@@ -309,8 +313,10 @@ class Transfer:
             if job.left or job.answered:
                 return
             job.answered = True
-            self._catalog.use(job.good(), time.time(), job.request, stored=job.kind is Kind.STORE)
-            self._answer(job)
+            try:
+                self._catalog.use(job.good(), time.time(), job.request, stored=job.kind is Kind.STORE)
+            finally:
+                self._answer(job)
 
     def _settle(self, job: Job, at: int, status: Status, counter: str, error: str | None = None) -> None:
         """Settle a block; in a store, its duplicates in the job too. Needs the lock."""

@@ -1,5 +1,6 @@
 """Jobs, and the bounded pool of threads that works on them."""
 
+import sys
 import threading
 import time
 from collections import deque
@@ -63,7 +64,8 @@ class Job:
 class Workers:
     """Threads that run tasks: loads before stores, but one thread prefers stores, so that neither starves.
 
-    Tasks wait until `open` was called. A task must not raise.
+    Tasks wait until `open` was called. One that raises is a fault of the code: it is reported as Python reports faults of
+    threads, and the thread goes on.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -122,7 +124,10 @@ class Workers:
             task = _take(queues)
             if task is None:
                 return
-            task()
+            try:
+                task()
+            except Exception:
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             del task
 
 
