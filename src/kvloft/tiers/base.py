@@ -79,6 +79,8 @@ class Tier(ABC):
     name: str
     capacity_bytes: int | None = None
     """None: the tier has no bound of its own (a shared store bounds itself)."""
+    remote: bool = False
+    """Whether blocks come over a network."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[Key]) -> list[Presence]:

@@ -6,8 +6,9 @@ Raises:
 """
 
 import re
+import sys
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from kvloft.errors import MissingExtra, UnsupportedVersion
 
@@ -59,3 +60,28 @@ def failed_store_events(keys: Sequence[OffloadKey], medium: Medium) -> list[Offl
     if RELEASE < (0, 33):
         return []
     return [OffloadingEvent(keys=list(keys), medium=medium, removed=True, metadata_only=True)]  # type: ignore[call-arg]
+
+
+def engine_config() -> Any:
+    """vLLM's configuration of the engine that is just being made, or None.
+
+    vLLM gives offloading specs and tiers a digest of it that leaves out the model's revision, weights and position encoding.
+    Where it sets no current configuration (the scheduler's side), the connector that calls us holds it.
+    """
+    from vllm.config import VllmConfig, get_current_vllm_config_or_none
+
+    found = get_current_vllm_config_or_none()
+    frame = sys._getframe(1)
+    while found is None and frame is not None:
+        candidate = frame.f_locals.get("vllm_config")
+        if isinstance(candidate, VllmConfig):
+            found = candidate
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def none_hash_seed() -> str:
+    """What vLLM's chains of block hashes start from."""
+    from vllm.v1.core.kv_cache_utils import get_none_hash_seed
+
+    return get_none_hash_seed()

@@ -1,7 +1,7 @@
 """`KvloftSpec`: kvloft as vLLM's offloading spec, named in `kv_connector_extra_config`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from vllm.platforms import current_platform
@@ -12,9 +12,16 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from kvloft.config import format_size, nearest, parse_size
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
+from kvloft.tiers import Tier
+from kvloft.tiers.settings import TierPlan, read_tiers
 from kvloft.transfer import Arena
+from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
+from kvloft.vllm.namespace import namespace_of
+from kvloft.vllm.region import SharedRegion
+from kvloft.vllm.tier_metrics import tier_metric_definitions
+from kvloft.vllm.tiered import TieredManager
 from kvloft.vllm.worker import KvloftWorker
 
 _FROM_VLLM = (
@@ -27,7 +34,7 @@ _FROM_VLLM = (
     "self_describing_kv_events",
 )
 _REFUSED = {
-    "secondary_tiers": "KvloftSpec has no tiers of vLLM's kind; leave it out",
+    "secondary_tiers": "KvloftSpec has tiers of its own; name them in tiers",
     "canonical_layout": "KvloftSpec keeps blocks in the layout of the workers; leave it out",
 }
 
@@ -40,6 +47,9 @@ class KvloftSpec(CPUOffloadingSpec):
     - `cpu_bytes_to_use`: host memory for all ranks together, as a number of bytes or text such as "4GiB". Required.
     - `eviction_policy`: a kvloft policy, "lru" by default.
     - `transfer_threads`: threads that copy, in each rank, on the CPU platform; 2 by default.
+    - `tiers`: where blocks rest below host memory, the fastest first, such as
+      `[{"type": "disk", "path": "/var/cache/kvloft", "capacity": "200GiB"}]`; see `kvloft.tiers.settings`. None by default.
+    - `cascade`: bounds of what moves between host memory and the tiers; see `kvloft.transfer.limits.CascadeConfig`.
     - `store_threshold`, `max_tracker_size`: store a block only when offered so often; blocks to keep count of.
     - those that vLLM itself reads: `blocks_per_chunk` or `block_size`, `offload_prompt_only`, ...
 
@@ -53,26 +63,57 @@ class KvloftSpec(CPUOffloadingSpec):
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         """Every metric that the manager may report, by its Prometheus name."""
-        return metric_definitions(extra_config)
+        definitions = metric_definitions(extra_config)
+        if extra_config.get("tiers"):
+            definitions |= tier_metric_definitions()
+        return definitions
 
     def __init__(self, config: OffloadingConfig) -> None:
         settings = _read(config)
         super().__init__(replace(config, extra_config={**config.extra_config, **settings}))
         self.transfer_threads: int = settings["transfer_threads"]
+        self._tiers: list[TierPlan] = settings["tiers"]
         self._cpu_worker: KvloftWorker | None = None
 
     def get_manager(self) -> OffloadingManager:
         """The scheduler's side; made once."""
         if self._manager is None:
-            self._manager = KvloftManager(
-                num_chunks=self.num_chunks,
-                cache_policy=self.eviction_policy,
-                enable_events=self.kv_events_config.enable_kv_cache_events,
-                store_threshold=self.extra_config["store_threshold"],
-                max_tracker_size=self.extra_config["max_tracker_size"],
-                cache_policy_module_path=self.cache_policy_module_path,
-            )
+            settings = {
+                "num_chunks": self.num_chunks,
+                "cache_policy": self.eviction_policy,
+                "enable_events": self.kv_events_config.enable_kv_cache_events,
+                "store_threshold": self.extra_config["store_threshold"],
+                "max_tracker_size": self.extra_config["max_tracker_size"],
+                "cache_policy_module_path": self.cache_policy_module_path,
+            }
+            self._manager = self._tiered_manager(settings) if self._tiers else KvloftManager(**settings)
         return self._manager
+
+    def _tiered_manager(self, settings: Mapping[str, Any]) -> TieredManager:
+        writer = "kvloft" if current_platform.is_cpu() else "vllm"
+        tiers: list[Tier] = []
+        host = self._open_host()
+        try:
+            for plan in self._tiers:
+                tiers.append(plan.open(host.slot_bytes, namespace_of(self.config, host.slot_bytes, writer, plan.label)))
+            tokens = self.tokens_per_block[0] * self.blocks_per_chunk
+            config = replace(self.extra_config["cascade"], block_tokens=tokens)
+            return TieredManager(tiers, host.view, host.close, config, **settings)
+        except BaseException:
+            for tier in tiers:
+                tier.close()
+            host.close()
+            raise
+
+    def _open_host(self) -> "Arena | SharedRegion":
+        """Host memory as the scheduler's side sees it."""
+        if current_platform.is_cpu():
+            return self.open_arena("scheduler")
+        return SharedRegion(self.config.engine_id, self.num_chunks, self.kv_bytes_per_chunk, self.cpu_page_size_per_worker)
+
+    def _uses_shared_region(self) -> bool:
+        """Tiers need host memory that the scheduler's process can reach."""
+        return super()._uses_shared_region() or (bool(self.extra_config.get("tiers")) and not current_platform.is_cpu())
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The side of one rank; made once."""
@@ -96,6 +137,22 @@ class KvloftSpec(CPUOffloadingSpec):
         return Arena(self.config.engine_id, self.num_chunks, self.kv_bytes_per_chunk, member)
 
 
+def _cascade(value: object) -> CascadeConfig:
+    if isinstance(value, CascadeConfig):
+        return value
+    known = [field.name for field in fields(CascadeConfig)]
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not a mapping; known settings are: {', '.join(known)}")
+    unknown = [
+        f"cascade.{name} is unknown" + (f"; did you mean {meant}?" if (meant := nearest(str(name), known)) else "")
+        for name in value
+        if name not in known
+    ]
+    if unknown:
+        raise ConfigError(unknown)
+    return CascadeConfig(**value)
+
+
 def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
@@ -111,6 +168,8 @@ _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "cpu_bytes_to_use": (parse_size, None),
     "eviction_policy": (str, "lru"),
     "transfer_threads": (_integer(1, 64), 2),
+    "tiers": (read_tiers, ()),
+    "cascade": (_cascade, CascadeConfig()),
     "store_threshold": (_integer(0), 0),
     "max_tracker_size": (_integer(1), 64_000),
 }
@@ -127,6 +186,8 @@ def _read(config: OffloadingConfig) -> dict[str, Any]:
             continue
         try:
             settings[name] = reader(given[name])
+        except ConfigError as error:
+            problems += error.problems
         except ValueError as error:
             problems.append(f"{name}: {error}")
     problems += _policy_problem(given)

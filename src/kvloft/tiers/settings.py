@@ -1,0 +1,191 @@
+"""Tiers from settings: `{"type": "disk", "path": ..., "capacity": "200GiB"}` as people write them in JSON or TOML."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
+
+from kvloft.config import nearest, parse_size
+from kvloft.errors import ConfigError
+from kvloft.keys import Namespace
+from kvloft.policies import policy_names
+from kvloft.tiers.base import Tier
+
+Reader: TypeAlias = Callable[[object], Any]
+"""A setting's value from what was written; `ValueError` says what would be right."""
+_EXAMPLE = '[{"type": "disk", "path": "/var/cache/kvloft", "capacity": "200GiB"}]'
+
+
+class TierPlan(NamedTuple):
+    """A tier that has been described rightly and can be opened.
+
+    Args:
+        name: what metrics and per-request filters call it.
+        label: text from the settings that tells its blocks from those of other models; see `Namespace`.
+        open: makes the tier, from the bytes of a block and the namespace.
+    """
+
+    name: str
+    label: str
+    open: Callable[[int, Namespace], Tier]
+
+
+class _Kind(NamedTuple):
+    """What a type of tier may be told, what it must be told, and how it is made."""
+
+    readers: Mapping[str, Reader]
+    required: Sequence[str]
+    make: Callable[..., Tier]
+
+
+def read_tiers(given: object, where: str = "tiers") -> list[TierPlan]:
+    """Plans for the tiers of a list of settings.
+
+    Each has a `type`, and may have a `name` (by default its type) and a `namespace` (a label for its blocks). A type that
+    is none of kvloft's names a `Tier` class in `module_path`, called as `Class(block_bytes=..., namespace=..., **settings)`.
+
+    Raises:
+        ConfigError: naming every setting that is wrong.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ConfigError(f"{where}: {given!r} is not a list of tiers; give one such as {_EXAMPLE}")
+    plans: list[TierPlan] = []
+    problems: list[str] = []
+    for at, settings in enumerate(given):
+        try:
+            plan = read_tier(settings, f"{where}[{at}]")
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if plan.name in (other.name for other in plans):
+            problems.append(f"{where}[{at}].name: {plan.name!r} is the name of another tier; give each a `name` of its own")
+        plans.append(plan)
+    if problems:
+        raise ConfigError(problems)
+    return plans
+
+
+def read_tier(given: object, where: str = "tier") -> TierPlan:
+    """A plan for one tier; see `read_tiers`.
+
+    Raises:
+        ConfigError: naming every setting that is wrong.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
+        raise ConfigError(f"{where}: {given!r} has no type; give one of: {', '.join(_KINDS)}")
+    settings = dict(given)
+    kind_name = settings.pop("type")
+    problems = [
+        f"{where}.{name}: {settings[name]!r} is not text; give it in quotes"
+        for name in ("name", "namespace")
+        if not isinstance(settings.get(name, ""), str)
+    ]
+    name, label = settings.pop("name", kind_name), settings.pop("namespace", "")
+    if kind_name in _KINDS:
+        kind = _KINDS[kind_name]
+        values = _read(settings, kind, where, problems)
+        make: Callable[..., Tier] = kind.make
+    else:
+        make, values = _foreign(kind_name, settings, where, problems), settings
+    if problems:
+        raise ConfigError(problems)
+    return TierPlan(name, label, partial(_open, name, make, values))
+
+
+def _open(name: str, make: Callable[..., Tier], values: Mapping[str, Any], block_bytes: int, namespace: Namespace) -> Tier:
+    tier = make(block_bytes=block_bytes, namespace=namespace, **values)
+    tier.name = name
+    return tier
+
+
+def _read(given: Mapping[str, Any], kind: _Kind, where: str, problems: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in kind.readers:
+            meant = nearest(name, kind.readers)
+            hint = f"did you mean {meant}?" if meant else f"known are: {', '.join(kind.readers)}"
+            problems.append(f"{where}.{name}: {value!r} is given to an unknown setting; {hint}")
+            continue
+        try:
+            values[name] = kind.readers[name](value)
+        except ValueError as error:
+            problems.append(f"{where}.{name}: {error}")
+    problems += [f"{where}.{name}: missing; say what it is" for name in kind.required if name not in given]
+    return values
+
+
+def _foreign(kind_name: str, settings: dict[str, Any], where: str, problems: list[str]) -> Callable[..., Tier]:
+    module_path = settings.pop("module_path", None)
+    if module_path is None:
+        meant = nearest(kind_name, _KINDS)
+        hint = f"did you mean {meant!r}?" if meant else f"choose one of: {', '.join(_KINDS)}, or name its `module_path`"
+        problems.append(f"{where}.type: {kind_name!r} is unknown; {hint}")
+        return Tier
+    try:
+        found = getattr(import_module(module_path), kind_name, None)
+    except ImportError as error:
+        problems.append(f"{where}.module_path: {module_path!r} cannot be imported: {error}")
+        return Tier
+    if not isinstance(found, type) or not issubclass(found, Tier):
+        problems.append(f"{where}.type: {module_path!r} has no kvloft Tier class {kind_name!r}")
+        return Tier
+    return found
+
+
+# What the settings may be.
+
+
+def _path(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(f"{value!r} is not a path; give text")
+
+
+def _positive(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ValueError(f"{value!r} is not a number greater than 0")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ValueError(f"{value!r} is not an integer of at least 1")
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _policy(value: object) -> str:
+    if value == "default" or value in policy_names():
+        return str(value)
+    raise ValueError(f"{value!r} is unknown; choose one of: {', '.join(policy_names())}")
+
+
+def _make_disk(block_bytes: int, namespace: Namespace, path: str, capacity: int, min_free: int = 0, **rest: Any) -> Tier:
+    from kvloft.tiers.disk import DiskTier
+
+    return DiskTier(path, capacity, block_bytes, namespace, min_free_bytes=min_free, **rest)
+
+
+_KINDS: dict[str, _Kind] = {
+    "disk": _Kind(
+        readers={
+            "path": _path,
+            "capacity": parse_size,
+            "min_free": parse_size,
+            "policy": _policy,
+            "ttl": _positive,
+            "threads": _count,
+            "queue_blocks": _count,
+            "direct": _flag,
+            "sync": _flag,
+        },
+        required=("path", "capacity"),
+        make=_make_disk,
+    ),
+}
+"""The types of tiers that settings can name."""

@@ -1,0 +1,31 @@
+"""Host memory that vLLM's own worker shares between processes, seen from the scheduler's side."""
+
+import numpy as np
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+
+
+class SharedRegion:
+    """The slots of vLLM's `SharedOffloadRegion`, as `Arena` gives those of kvloft's.
+
+    Args:
+        engine_id: names the region.
+        slots: how many.
+        slot_bytes: of one block of all ranks, padding included.
+        rank_bytes: of one rank's part.
+    """
+
+    def __init__(self, engine_id: str, slots: int, slot_bytes: int, rank_bytes: int) -> None:
+        self._region = SharedOffloadRegion(
+            engine_id=engine_id, num_chunks=slots, rank=None, kv_bytes_per_chunk=slot_bytes, cpu_page_size=rank_bytes
+        )
+        self._rows = np.asarray(self._region.create_kv_memoryview()).view(np.uint8)
+        self.slot_bytes = int(self._rows.shape[1])
+
+    def view(self, slot: int) -> memoryview:
+        """One slot's bytes: writable, contiguous, format "B". Valid until `close`."""
+        return memoryview(self._rows[slot])
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._rows = np.empty((0, 0), np.uint8)
+        self._region.cleanup()

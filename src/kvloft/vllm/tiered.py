@@ -1,0 +1,144 @@
+"""`TieredManager`: the manager with tiers below host memory."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    ScheduleEndContext,
+    TierFilter,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from kvloft.pool import Lookup
+from kvloft.request import Key, Request
+from kvloft.tiers.base import Buffer, Tier
+from kvloft.transfer.cascade import Cascade
+from kvloft.transfer.limits import CascadeConfig
+from kvloft.vllm.manager import RESULTS, KvloftManager
+from kvloft.vllm.request import request_of
+from kvloft.vllm.tier_metrics import TierReporter
+
+_STALL = 2.0
+"""Seconds after which a step is taken to have waited for something else than computing."""
+
+
+class TieredManager(KvloftManager):
+    """Host memory as `KvloftManager` runs it, and a cascade of tiers below.
+
+    What is found below counts as a hit that is pending, until it lies verified in host memory. A request's `kv_load_tiers`
+    is respected. No call waits for a tier but `shutdown`.
+
+    Args:
+        tiers: the fastest first.
+        view: bytes of a slot of host memory.
+        release: lets go of host memory; called at shutdown, once no tier uses it any more.
+        config: bounds of the cascade.
+        **settings: as for `KvloftManager`.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        view: Callable[[int], Buffer],
+        release: Callable[[], None] = lambda: None,
+        config: CascadeConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.cascade = Cascade(self.pool, view, tiers, config)
+        self._release = release
+        self._places = {tier.name: Locality.REMOTE if tier.remote else Locality.LOCAL for tier in tiers}
+        self._live: dict[str, Request] = {}
+        """Requests that have not ended, by vLLM's id."""
+        self._tier_metrics = TierReporter()
+        self._computed = 0
+        """Tokens whose blocks were to be stored in this step: the engine computes them meanwhile."""
+        self._step_began = 0.0
+
+    # Requests.
+
+    def on_new_request(self, req_context: ReqContext) -> Any:
+        self._live[req_context.req_id] = request_of(req_context)
+        return super().on_new_request(req_context)
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._live.pop(req_context.req_id, None)
+        self.cascade.finish(request_of(req_context))
+        super().on_request_finished(req_context)
+
+    # Lookup and load.
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        return RESULTS[self.cascade.lookup(key, request_of(req_context), self._allowed(req_context))]
+
+    def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
+        source = self.cascade.source(key, request_of(req_context))
+        return CacheHitSource.HOST if source is None else CacheHitSource.DISK
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
+        spec = super().prepare_load(keys, req_context)
+        self.cascade.loading(list(dict.fromkeys(keys)), request_of(req_context))
+        return spec
+
+    # Store.
+
+    def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        output = super().prepare_store(keys, req_context)
+        if output is not None:
+            new = set(output.keys_to_store)
+            self.cascade.used([key for key in keys if key not in new and self.pool.lookup(key) is Lookup.HIT])
+            self._computed += len(new) * self.cascade.config.block_tokens
+        return output
+
+    def _stored(self, keys: Sequence[Key]) -> None:
+        self.cascade.stored(keys)
+
+    # Once a step.
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        now = time.monotonic()
+        if self._computed and now - self._step_began < _STALL:
+            self.cascade.prefill.observe(self._computed, now - self._step_began)
+        self._computed, self._step_began = 0, now
+        for identity in context.new_req_ids:
+            request = self._live.get(identity)
+            if request is not None:
+                self.cascade.started(request)
+        self.cascade.step()
+        self._announce()
+
+    def has_pending_work(self) -> bool:
+        return self.cascade.has_pending_work()
+
+    def reset_cache(self) -> None:
+        """Drop every chunk in host memory; the tiers keep theirs. What a tier still reads or writes stays out of use until
+        it answers, so nothing is waited for."""
+        self.cascade.reset()
+        self._announce()
+
+    def get_stats(self) -> OffloadingConnectorStats:
+        report = super().get_stats()
+        self._tier_metrics.report(self.cascade.stats(), report)
+        return report
+
+    def shutdown(self) -> None:
+        """Let the tiers finish and close them. Host memory stays mapped if one of them hangs."""
+        if self.cascade.close():
+            self._release()
+
+    # Steps.
+
+    def _allowed(self, req_context: ReqContext) -> Collection[str] | None:
+        wanted = req_context.load_tier_filter
+        if wanted is TierFilter.ALL:
+            return None
+        return [name for name, place in self._places.items() if wanted.allows(Medium.STORAGE, place)]
