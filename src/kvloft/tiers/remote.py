@@ -164,8 +164,8 @@ class RemoteTier(Tier):
         self._codec = codec or Plain()
         self._clock = clock
         self._fingerprint = namespace.fingerprint
-        self._digest = namespace.digester()
-        self._path = path_of(namespace, prefix)
+        self._digester = namespace.digester()
+        self._path = path_of(namespace, prefix) + (f"{self._codec.label}/" if self._codec.label else "")
         self._ledger = Ledger(clock)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
@@ -409,6 +409,9 @@ class RemoteTier(Tier):
             for key in stale:
                 if self._tombs.get(key, batch.serial + 1) <= batch.serial:
                     del self._tombs[key]
+
+    def _digest(self, key: Key) -> bytes:
+        return self._codec.rename(self._digester(key))
 
     def _name(self, digest: bytes) -> str:
         return self._path + digest.hex()
