@@ -77,8 +77,8 @@ class Catalog:
 
     # Writing.
 
-    def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes], request: Request) -> Room:
-        """Places for as many of the blocks as can have one, first ones first; others leave for it.
+    def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes], request: Request, *, evict: bool) -> Room:
+        """Places for as many of the blocks as can have one, first ones first; with `evict`, others leave for it.
 
         Args:
             digests: distinct, neither there nor being written.
@@ -89,7 +89,7 @@ class Catalog:
         if need > 0:
             keep = {*self._writing, *(digest for digest in offered if self._is_ours(digest))}
             keep.update(digest for place in self._reading if (digest := self._owned_at(place)) is not None)
-            able = min(need, self.ours - len(keep))
+            able = min(need, self.ours - len(keep)) if evict else 0
             if able > 0:
                 digests = digests[: len(self.free) + able]
                 victims = self.policy.evict(able, keep, Offer(digests, request, offered))

@@ -22,6 +22,8 @@ _SEGMENTS = 64
 _LARGEST = 64 << 30
 _PATIENCE = 1.0
 """Seconds to wait for another process that is making or deleting a segment."""
+_OWN_PATIENCE = 30.0
+"""The same for another thread of this process: it has surely something to show for it."""
 
 
 def slots_per_segment(capacity_bytes: int, block_bytes: int) -> int:
@@ -72,12 +74,12 @@ class Space:
     @contextmanager
     def growing(self, patience: float = _PATIENCE) -> Iterator[bool]:
         """Hold the growth lock, against other threads and processes; yields False if it was not to be had in time."""
-        deadline = time.monotonic() + patience
         lock_file = self.lock_file
-        if lock_file is None or not self._mutex.acquire(timeout=patience):
+        if lock_file is None or not self._mutex.acquire(timeout=_OWN_PATIENCE):
             yield False
             return
         try:
+            deadline = time.monotonic() + patience
             while not (held := locks.try_lock(lock_file.fd, locks.GROWTH)) and time.monotonic() < deadline:
                 time.sleep(0.002)
             try:

@@ -129,7 +129,8 @@ class DiskTier(Tier):
         )
         self.read_only = not self._open_directory(files)
         """The directory cannot be written: blocks are loaded, stores are dropped."""
-        self._space.direct = direct if direct is not None else self._try_direct(files)
+        self.direct = self._space.direct = direct if direct is not None else self._try_direct(files)
+        """Blocks bypass the page cache."""
         capacity = max(1, capacity_bytes // stride_of(block_bytes))
         self._catalog = Catalog(make_policy(policy, capacity), block_bytes, ttl)
         self._workers = Workers(threads, "kvloft-disk")

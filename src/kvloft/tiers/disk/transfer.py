@@ -27,7 +27,8 @@ class Transfer:
     Args:
         lock: guards the catalog, the jobs and the counters; never held during I/O.
         answer: called, under the lock, once with each job whose blocks are all settled.
-        grow: called, without the lock, with the number of slots missing; makes segments as far as there is room.
+        grow: called, without the lock, with the number of free slots needed; makes segments as far as possible, and says
+            whether there may be more.
         refresh: called, without the lock: learn what other processes have committed.
         run_bytes: how much one system call moves at most, if blocks are smaller.
         sync: have the medium keep each run before it is committed.
@@ -41,7 +42,7 @@ class Transfer:
         lock: threading.Lock,
         counters: Counter[str],
         answer: Callable[[Job], None],
-        grow: Callable[[int], None],
+        grow: Callable[[int], bool],
         refresh: Callable[[], None],
         *,
         run_bytes: int,
@@ -102,14 +103,20 @@ class Transfer:
             new = {job.digests[at]: at for at in claimed if not job.is_settled(at)}
             stale = [place for digest in new if (place := self._catalog.drop(digest)) is not None]
         self._remove_places(stale)
-        if len(new) > len(self._catalog.free):
-            self._grow(len(new) - len(self._catalog.free))
-        with self._lock:
-            slots, evicted = self._catalog.reserve([*new], job.digests, job.request)
-            self._counters["evicted"] += len(evicted)
+        slots: list[tuple[bytes, int]] = []
+        evicted: list[int] = []
+        rest, may_grow = [*new], True
+        while rest and may_grow:
+            may_grow = len(rest) <= len(self._catalog.free) or self._grow(len(rest))
+            with self._lock:
+                room = self._catalog.reserve(rest, job.digests, job.request, evict=not may_grow)
+                self._counters["evicted"] += len(room.evicted)
+            slots += room.slots
+            evicted += room.evicted
+            rest = rest[len(room.slots) :]
         # If this fails: the old frames' keys do not match, so nobody is served what these records still promise.
         self._clear(evicted, tell=False)
-        return [(new[digest], place) for digest, place in slots]
+        return sorted(((new[digest], place) for digest, place in slots), key=lambda block: block[1])
 
     def _write(self, job: Job, run: Run) -> None:
         segment, slot = self._catalog.segments[run[0][1] >> SLOT_BITS], run[0][1] & _SLOT

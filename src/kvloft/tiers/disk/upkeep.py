@@ -261,28 +261,33 @@ class Upkeep:
 
     # Growing and shrinking.
 
-    def grow(self, missing: int) -> None:
-        """Make segments until `missing` slots more are free, as far as the directory's bound and the file system allow."""
+    def grow(self, needed: int) -> bool:
+        """Make segments until `needed` slots are free; False if the directory's bound or the file system allow no more."""
         if time.monotonic() - self._refused_at < _GROWTH_PAUSE:
-            return
+            return False
+        refused = False
         with self._space.growing() as held:
-            while held and missing > 0:
-                name = os.urandom(8).hex()
-                self._made.add(name)
-                try:
-                    segment = self._space.make(name)
-                except OSError as error:
-                    self._count("no_space")
-                    self.last_error = f"growing: {error}"
-                    segment = None
+            while len(self._catalog.free) < needed and not refused:
+                segment = self._make() if held else None
                 if segment is None:
+                    refused = True
                     self._refused_at = time.monotonic()
                     break
                 with self._lock:
                     self._catalog.add(segment)
                     self._catalog.add_free(segment, range(segment.slots))
-                missing -= segment.slots
-        self._be_hungry(missing > 0 and self._is_below_share())
+        self._be_hungry(refused and self._is_below_share())
+        return not refused
+
+    def _make(self) -> Segment | None:
+        name = os.urandom(8).hex()
+        self._made.add(name)
+        try:
+            return self._space.make(name)
+        except OSError as error:
+            self._count("no_space")
+            self.last_error = f"growing: {error}"
+            return None
 
     def _shrink(self) -> None:
         """Delete own segments, the coldest first, while there is too much; give up after one that cannot be deleted."""
