@@ -6,8 +6,10 @@ Importing this package imports neither vLLM nor torch; asking it for one of its 
 from importlib import import_module
 
 _MODULES = {
+    "DiskTier": "kvloft.vllm.tier",
     "KvloftManager": "kvloft.vllm.manager",
     "KvloftSpec": "kvloft.vllm.spec",
+    "TieredManager": "kvloft.vllm.tiered",
 }
 
 

@@ -1,0 +1,154 @@
+"""`DiskTier`: kvloft's disk below vLLM's stock `TieringOffloadingSpec`, by configuration alone."""
+
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingMetricMetadata,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from kvloft.tiers.base import Buffer, Presence, Status
+from kvloft.tiers.settings import read_tier
+from kvloft.vllm.namespace import namespace_of
+
+_RESULTS = {Presence.HIT: LookupResult.HIT, Presence.MISS: LookupResult.MISS, Presence.UNKNOWN: LookupResult.RETRY}
+_SHUN_SECONDS = 10.0
+"""For how long a block that the medium failed to deliver is a miss. Asked again at once it would fail again, for ever."""
+_SHUNNED_MOST = 100_000
+_COUNTERS = "vllm:kvloft_disk_tier"
+_SIZES = "vllm:kvloft_disk_tier_size"
+
+
+class DiskTier(SecondaryTierManager):
+    """A secondary tier of vLLM's: bounded, checksummed, found again after a restart.
+
+    In `kv_connector_extra_config`, beside `spec_name` "TieringOffloadingSpec":
+
+        "secondary_tiers": [
+            {"type": "DiskTier", "module_path": "kvloft.vllm", "path": "/var/cache/kvloft", "capacity": "200GiB"}
+        ]
+
+    Args:
+        offloading_spec, primary_kv_view, tier_type, backpressure_detector: from vLLM.
+        locality: "LOCAL" or "REMOTE", for per-request filters; None matches both.
+        settings: `path`, `capacity`, and the others of kvloft's disk tier; see `kvloft.tiers.settings`.
+
+    Raises:
+        ConfigError: naming every setting that is wrong.
+    """
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        locality: str | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.locality = Locality(locality) if locality is not None else None
+        plan = read_tier({"type": "disk", **settings}, f"secondary_tiers, {tier_type}")
+        self._rows = np.asarray(primary_kv_view).view(np.uint8)
+        block_bytes = int(self._rows.shape[1])
+        self.tier = plan.open(block_bytes, namespace_of(offloading_spec.config, block_bytes, "vllm", plan.label))
+        self._jobs: dict[int, TransferJob] = {}
+        self._shunned: dict[OffloadKey, float] = {}
+        """Blocks that the medium failed to deliver, and until when they are misses."""
+        self._told: dict[str, int] = {}
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if self._shunned and self._shunned.get(key, 0.0) > time.monotonic():
+            return LookupResult.MISS
+        return _RESULTS[self.tier.lookup([key])[0]]
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        self._jobs[job_metadata.job_id] = job_metadata
+        self.tier.submit_store(job_metadata.job_id, list(job_metadata.keys), self._buffers(job_metadata))
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._jobs[job_metadata.job_id] = job_metadata
+        self.tier.submit_load(job_metadata.job_id, list(job_metadata.keys), self._buffers(job_metadata))
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        finished = []
+        for result in self.tier.poll():
+            job = self._jobs.pop(result.job)
+            good = [key for key, status in zip(job.keys, result.statuses, strict=True) if status is Status.OK]
+            if job.is_promotion:
+                self._shun(key for key, status in zip(job.keys, result.statuses, strict=True) if status is Status.FAILED)
+                success = len(good) == len(result.statuses)
+            else:
+                success = Status.FAILED not in result.statuses
+            finished.append(
+                JobResult(
+                    result.job,
+                    success,
+                    successful_keys=good if job.is_promotion and not success else None,
+                    transfer_time=result.seconds,
+                    transfer_bytes=len(good) * self.block_size_bytes,
+                )
+            )
+        return finished
+
+    def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
+        self.tier.touch(list(keys))
+
+    def drain_jobs(self) -> None:
+        self.tier.drain()
+
+    def shutdown(self) -> None:
+        self.tier.close()
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """What `get_stats` may report."""
+        return {
+            _COUNTERS: OffloadingCounterMetadata(
+                documentation="What kvloft's disk tier counts: stored, loaded, missed, corrupt, evicted, bytes_read, ...",
+                labelnames=("what",),
+            ),
+            _SIZES: OffloadingGaugeMetadata(
+                documentation="Of kvloft's disk tier: blocks, bytes, capacity_bytes.", labelnames=("what",)
+            ),
+        }
+
+    def get_stats(self) -> Any:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+        report, stats = OffloadingConnectorStats(), self.tier.stats()
+        for what, count in stats.counters.items():
+            if count > self._told.get(what, 0):
+                report.increase_counter(_COUNTERS, count - self._told.get(what, 0), (what,))
+                self._told[what] = count
+        sizes = {"blocks": stats.blocks, "bytes": stats.bytes, "capacity_bytes": stats.capacity_bytes or 0}
+        for what, size in sizes.items():
+            report.set_gauge(_SIZES, size, (what,))
+        return report
+
+    # Steps.
+
+    def _buffers(self, job: TransferJob) -> list[Buffer]:
+        return [memoryview(self._rows[chunk]) for chunk in job.chunk_ids]
+
+    def _shun(self, keys: Iterable[OffloadKey]) -> None:
+        now = time.monotonic()
+        if len(self._shunned) > _SHUNNED_MOST:
+            self._shunned.clear()
+        self._shunned.update((key, now + _SHUN_SECONDS) for key in keys)
