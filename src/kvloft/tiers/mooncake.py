@@ -105,7 +105,8 @@ class MooncakeStore(Store):
         self._given = itertools.count(step=bounds.batch_blocks)
         self._batch_blocks = bounds.batch_blocks
         self._client = _Client.of(access, bounds)
-        self._client.introduce(self._rows.reshape(-1), *([] if arena is None else [_array(arena)]))
+        self._memory = [self._rows.reshape(-1), *([] if arena is None else [_array(arena)])]
+        self._client.introduce(self._memory)
 
     def exists(self, names: Sequence[str]) -> Sequence[bool]:
         found: list[int] = self._client.connected().batch_is_exist(list(names))
@@ -166,6 +167,8 @@ class MooncakeStore(Store):
             raise _error("remove", failed)
 
     def close(self) -> None:
+        self._client.forget(self._memory)
+        self._memory.clear()
         self._client.release()
 
     def _mine(self, count: int) -> npt.NDArray[np.uint8]:
@@ -277,12 +280,21 @@ class _Client:
                 self._register(self._known)
             return self._store
 
-    def introduce(self, *memory: npt.NDArray[np.uint8]) -> None:
-        """Make memory known to the network for as long as this client lives. May wait for the network if it is connected."""
+    def introduce(self, memory: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Make memory known to the network. May wait for the network if it is connected."""
         with self._lock:
             self._known += memory
             if self._store is not None:
                 self._register(memory)
+
+    def forget(self, memory: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Let go of memory. May wait for the network if it is connected."""
+        with self._lock:
+            gone = {_address(each) for each in memory}
+            self._known = [each for each in self._known if _address(each) not in gone]
+            if self._store is not None:
+                for address in gone:
+                    self._store.unregister_buffer(address)
 
     def _register(self, memory: Iterable[npt.NDArray[np.uint8]]) -> None:
         for each in memory:

@@ -141,8 +141,10 @@ class RemoteTier(Tier):
         prefix: what all names begin with.
         clock: seconds.
 
-    Every call raises `TierError` once the tier is closed, and `submit_*` if keys and buffers do not fit.
+    `submit_store` and `submit_load` raise `TierError` once the tier is closed, and if keys and buffers do not fit.
     """
+
+    remote = True
 
     def __init__(
         self,

@@ -9,7 +9,8 @@ from kvloft.config import nearest, parse_size
 from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
 from kvloft.policies import policy_names
-from kvloft.tiers.base import Tier
+from kvloft.tiers import stores
+from kvloft.tiers.base import Buffer, Tier
 
 Reader: TypeAlias = Callable[[object], Any]
 """A setting's value from what was written; `ValueError` says what would be right."""
@@ -22,12 +23,27 @@ class TierPlan(NamedTuple):
     Args:
         name: what metrics and per-request filters call it.
         label: text from the settings that tells its blocks from those of other models; see `Namespace`.
-        open: makes the tier, from the bytes of a block and the namespace.
+        make: makes the tier, but for its name.
+        takes_arena: whether it can be told in what memory all blocks will lie.
     """
 
     name: str
     label: str
-    open: Callable[[int, Namespace], Tier]
+    make: Callable[..., Tier]
+    takes_arena: bool = False
+
+    def open(self, block_bytes: int, namespace: Namespace, arena: Buffer | None = None) -> Tier:
+        """Make the tier.
+
+        Args:
+            block_bytes: of each block.
+            namespace: of the blocks.
+            arena: memory in which the buffers of all jobs will lie, if that is known.
+        """
+        memory = {"arena": arena} if self.takes_arena else {}
+        tier = self.make(block_bytes=block_bytes, namespace=namespace, **memory)
+        tier.name = self.name
+        return tier
 
 
 class _Kind(NamedTuple):
@@ -36,6 +52,7 @@ class _Kind(NamedTuple):
     readers: Mapping[str, Reader]
     required: Sequence[str]
     make: Callable[..., Tier]
+    takes_arena: bool = False
 
 
 def read_tiers(given: object, where: str = "tiers") -> list[TierPlan]:
@@ -72,7 +89,7 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
         ConfigError: naming every setting that is wrong.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
-        raise ConfigError(f"{where}: {given!r} has no type; give one of: {', '.join(_KINDS)}")
+        raise ConfigError(f"{where}: has no type; give one of: {', '.join(_KINDS)}")
     settings = dict(given)
     kind_name = settings.pop("type")
     problems = [
@@ -89,13 +106,7 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
         make, values = _foreign(kind_name, settings, where, problems), settings
     if problems:
         raise ConfigError(problems)
-    return TierPlan(name, label, partial(_open, name, make, values))
-
-
-def _open(name: str, make: Callable[..., Tier], values: Mapping[str, Any], block_bytes: int, namespace: Namespace) -> Tier:
-    tier = make(block_bytes=block_bytes, namespace=namespace, **values)
-    tier.name = name
-    return tier
+    return TierPlan(name, label, partial(make, **values), kind_name in _KINDS and _KINDS[kind_name].takes_arena)
 
 
 def _read(given: Mapping[str, Any], kind: _Kind, where: str, problems: list[str]) -> dict[str, Any]:
@@ -104,7 +115,8 @@ def _read(given: Mapping[str, Any], kind: _Kind, where: str, problems: list[str]
         if name not in kind.readers:
             meant = nearest(name, kind.readers)
             hint = f"did you mean {meant}?" if meant else f"known are: {', '.join(kind.readers)}"
-            problems.append(f"{where}.{name}: {value!r} is given to an unknown setting; {hint}")
+            # What was given is not repeated: it may be a secret.
+            problems.append(f"{where}.{name}: unknown setting; {hint}")
             continue
         try:
             values[name] = kind.readers[name](value)
@@ -187,5 +199,8 @@ _KINDS: dict[str, _Kind] = {
         required=("path", "capacity"),
         make=_make_disk,
     ),
+    "redis": _Kind(stores.REDIS, ("url",), stores.make_redis),
+    "objects": _Kind(stores.OBJECTS, ("url",), stores.make_objects),
+    "mooncake": _Kind(stores.MOONCAKE, ("url",), stores.make_mooncake, takes_arena=True),
 }
 """The types of tiers that settings can name."""

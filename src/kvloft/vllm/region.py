@@ -1,6 +1,7 @@
 """Host memory that vLLM's own worker shares between processes, seen from the scheduler's side."""
 
 import numpy as np
+from numpy.typing import NDArray
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 
@@ -20,6 +21,11 @@ class SharedRegion:
         )
         self._rows = np.asarray(self._region.create_kv_memoryview()).view(np.uint8)
         self.slot_bytes = int(self._rows.shape[1])
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All of it, in slot order."""
+        return self._rows.reshape(-1)
 
     def view(self, slot: int) -> memoryview:
         """One slot's bytes: writable, contiguous, format "B". Valid until `close`."""

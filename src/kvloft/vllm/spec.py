@@ -95,7 +95,8 @@ class KvloftSpec(CPUOffloadingSpec):
         host = self._open_host()
         try:
             for plan in self._tiers:
-                tiers.append(plan.open(host.slot_bytes, namespace_of(self.config, host.slot_bytes, writer, plan.label)))
+                namespace = namespace_of(self.config, host.slot_bytes, writer, plan.label)
+                tiers.append(plan.open(host.slot_bytes, namespace, host.bytes.data))
             tokens = self.tokens_per_block[0] * self.blocks_per_chunk
             config = replace(self.extra_config["cascade"], block_tokens=tokens)
             return TieredManager(tiers, host.view, host.close, config, **settings)

@@ -1,0 +1,164 @@
+"""Shared stores from settings: what each may be told, and how it is made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvloft.config import parse_size
+from kvloft.errors import ConfigError
+from kvloft.keys import Namespace
+from kvloft.tiers.base import Buffer, Tier
+from kvloft.tiers.remote import Bounds
+from kvloft.tiers.sealed import Codec, Sealed
+from kvloft.tiers.secret import Secret
+
+_BOUNDS = {
+    "connect_timeout": "connect",
+    "lookup_timeout": "lookup",
+    "get_timeout": "get",
+    "put_timeout": "put",
+    "slowest": "slowest",
+    "fresh": "fresh",
+    "batch": "batch_bytes",
+    "batch_blocks": "batch_blocks",
+    "waiting": "waiting_bytes",
+    "readers": "readers",
+    "writers": "writers",
+}
+"""What people write, and the field of `Bounds` that it is."""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError("is not text; give it in quotes")
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ValueError(f"{value!r} is not a number of seconds greater than 0")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ValueError(f"{value!r} is not an integer of at least 1")
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _secret(value: object) -> Secret:
+    try:
+        return Secret(value if isinstance(value, str) else "", "")
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix(": ")) from None
+
+
+def _options(value: object) -> Mapping[str, str | bool]:
+    if isinstance(value, Mapping) and all(isinstance(part, str | bool) for part in value.values()):
+        return value
+    raise ValueError('is not a mapping of names to text or flags; give one such as {"region": "eu-west-1"}')
+
+
+_COMMON: dict[str, Callable[[object], Any]] = {
+    "prefix": _text,
+    "secret": _secret,
+    "compression": _count,
+    "connect_timeout": _seconds,
+    "lookup_timeout": _seconds,
+    "get_timeout": _seconds,
+    "put_timeout": _seconds,
+    "slowest": parse_size,
+    "fresh": _seconds,
+    "batch": parse_size,
+    "batch_blocks": _count,
+    "waiting": parse_size,
+    "readers": _count,
+    "writers": _count,
+}
+REDIS: dict[str, Callable[[object], Any]] = {
+    "url": _text,
+    "user": _text,
+    "password": _secret,
+    "cluster": _flag,
+    "ca": _text,
+    "cert": _text,
+    "key": _text,
+    "ttl": _seconds,
+    "chunk": parse_size,
+    **_COMMON,
+}
+OBJECTS: dict[str, Callable[[object], Any]] = {
+    "url": _text,
+    "options": _options,
+    "profile": _text,
+    "allow_http": _flag,
+    "concurrency": _count,
+    **_COMMON,
+}
+MOONCAKE: dict[str, Callable[[object], Any]] = {
+    "url": _text,
+    "metadata": _text,
+    "protocol": _text,
+    "devices": _text,
+    "hostname": _text,
+    "segment": parse_size,
+    **_COMMON,
+}
+
+
+def make_redis(block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
+    """A Redis tier from settings as `REDIS` reads them; see `RedisAccess`, `RedisTier`, `Bounds` and `Sealed`."""
+    from kvloft.tiers.redis import RedisAccess, RedisTier
+
+    rest = _common(given, Bounds(), namespace)
+    ttl, chunk = given.pop("ttl", None), given.pop("chunk", 1 << 20)
+    return RedisTier(RedisAccess(**given), block_bytes, namespace, ttl=ttl, chunk_bytes=chunk, **rest)
+
+
+def make_objects(block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
+    """An object store tier from settings as `OBJECTS` reads them; see `ObjectAccess`, `ObjectTier`, `Bounds`, `Sealed`."""
+    from kvloft.tiers.objects import OBJECT_BOUNDS, ObjectAccess, ObjectTier
+
+    rest = _common(given, OBJECT_BOUNDS, namespace)
+    concurrency = given.pop("concurrency", 32)
+    return ObjectTier(ObjectAccess(**given), block_bytes, namespace, concurrency=concurrency, **rest)
+
+
+def make_mooncake(block_bytes: int, namespace: Namespace, arena: Buffer | None = None, **given: Any) -> Tier:
+    """A Mooncake tier from settings as `MOONCAKE` reads them; see `MooncakeAccess`, `MooncakeTier`, `Bounds`, `Sealed`."""
+    from kvloft.tiers.mooncake import MOONCAKE_BOUNDS, MooncakeAccess, MooncakeTier
+
+    rest = _common(given, MOONCAKE_BOUNDS, namespace)
+    given["segment_bytes"] = given.pop("segment", 0)
+    return MooncakeTier(MooncakeAccess(**given), block_bytes, namespace, arena=arena, **rest)
+
+
+def open_store(url: str, block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
+    """The tier for an address, by its scheme; further settings as for its type.
+
+    Raises:
+        ConfigError: no shared store has such an address.
+    """
+    scheme = url.split("://")[0]
+    if scheme in ("redis", "rediss", "unix"):
+        return make_redis(block_bytes, namespace, url=url, **given)
+    if scheme == "mooncake":
+        return make_mooncake(block_bytes, namespace, url=url, **given)
+    return make_objects(block_bytes, namespace, url=url, **given)
+
+
+def _common(given: dict[str, Any], bounds: Bounds, namespace: Namespace) -> dict[str, Any]:
+    """What all stores are told: taken out of `given`."""
+    changed = {field: given.pop(name) for name, field in _BOUNDS.items() if name in given}
+    secret: Secret | None = given.pop("secret", None)
+    compression: int | None = given.pop("compression", None)
+    codec: Codec | None = None
+    if secret is not None or compression is not None:
+        codec = Sealed(namespace, secret=secret, compression=compression)
+    return {"bounds": replace(bounds, **changed), "codec": codec, "prefix": given.pop("prefix", "kvloft")}

@@ -1,0 +1,75 @@
+"""Shared stores named in settings: what is read, what is refused, and that no secret is repeated."""
+
+from typing import Any
+
+import pytest
+
+from kvloft.errors import ConfigError
+from kvloft.keys import Namespace
+from kvloft.tiers.settings import read_tiers
+from kvloft.tiers.stores import open_store
+
+NAMESPACE = Namespace(model="settings")
+
+
+def test_every_kind_is_made_from_its_settings(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them needs its server to be there."""
+    pytest.importorskip("redis"), pytest.importorskip("obstore"), pytest.importorskip("cryptography")
+    monkeypatch.setenv("SECRET", "0123456789abcdef")
+    common = {"lookup_timeout": 0.5, "batch": "1MiB", "secret": "env:SECRET", "compression": 1, "prefix": "p"}
+    plans = read_tiers(
+        [
+            {"type": "redis", "url": "redis://127.0.0.1:1", "password": "env:SECRET", "user": "u", "ttl": 60, **common},
+            {"type": "objects", "name": "folder", "url": f"file://{tmp_path}", "concurrency": 4, **common},
+        ]
+    )
+    for plan in plans:
+        tier: Any = plan.open(4096, NAMESPACE)
+        assert (tier.name, tier.block_bytes, tier.remote) == (plan.name, 4096, True)
+        assert (tier._bounds.lookup, tier._bounds.batch_bytes) == (0.5, 1 << 20)
+        assert tier._path.startswith("p/v1/") and tier._codec.label
+        tier.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"type": "redis", "url": "redis://h:1", "password": "hunter2"}, ["password", "env:NAME", "not the secret"]),
+        ({"type": "redis", "url": "redis://h:1", "passwrod": "hunter2"}, ["passwrod", "did you mean password"]),
+        ({"type": "redis", "url": "redis://h:1", "secret": {"hunter2": 1}}, ["secret", "env:NAME"]),
+        ({"tpye": "redis", "password": "hunter2"}, ["has no type", "redis, objects, mooncake"]),
+        ({"type": "redis"}, ["url: missing"]),
+        ({"type": "objects", "url": "s3://b", "options": ["hunter2"]}, ["options", "region"]),
+        ({"type": "objects", "url": "s3://b", "readers": 0}, ["readers", "at least 1"]),
+        ({"type": "mooncake", "url": "mooncake://h:1", "segment": "hunter2GB"}, ["segment", "4GiB"]),
+    ],
+)
+def test_wrong_settings_say_what_to_write(settings: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_tiers([settings])
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+    assert "hunter2" not in str(refused.value).replace("hunter2GB", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"type": "redis", "url": "redis://u:hunter2@h:1"}, ["url", "password", "take it out"]),
+        ({"type": "objects", "url": "s3://b", "options": {"secret_access_key": "hunter2"}}, ["secret_access_key"]),
+        ({"type": "mooncake", "url": "h:1"}, ["mooncake://host:port"]),
+    ],
+)
+def test_wrong_addresses_are_refused_when_the_tier_is_made(settings: Any, words: list[str]) -> None:
+    (plan,) = read_tiers([settings])
+    with pytest.raises(ConfigError) as refused:
+        plan.open(4096, NAMESPACE)
+    assert all(word in str(refused.value) for word in words) and "hunter2" not in str(refused.value)
+
+
+def test_an_address_tells_the_store() -> None:
+    pytest.importorskip("redis")
+    tier = open_store("redis://127.0.0.1:1", 4096, NAMESPACE)
+    assert tier.name == "redis"
+    tier.close()
+    with pytest.raises(ConfigError, match="s3://"):
+        open_store("ftp://host", 4096, NAMESPACE)
