@@ -235,6 +235,10 @@ def test_a_failed_store_clears_vllms_notes():
     store(manager, request(manager), keys_of(1), success=False)
     (event,) = manager.take_events()
     assert event.metadata_only and event.removed and event.keys == keys_of(1)
+    store(manager, request(manager), keys_of(1, 2), success=False)
+    manager.prepare_store(keys_of(2), request(manager, "retry"))
+    (event,) = manager.take_events()
+    assert event.keys == keys_of(1)
 
 
 # Metrics.

@@ -58,7 +58,7 @@ PAIRS = [pytest.param(arcs, id="arc"), pytest.param(lrus, id="lru", marks=other_
 
 @pytest.mark.parametrize("make", PAIRS)
 @given(capacity=st.integers(2, 14), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_same_decisions_on_random_requests(make, capacity, data):
     both = make(capacity)
     for _ in range(data.draw(st.integers(5, 60))):

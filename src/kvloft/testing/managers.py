@@ -21,7 +21,7 @@ TOKENS = 16
 """Tokens a block, for the positions that requests name."""
 
 _law = settings(
-    max_examples=40,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -75,6 +75,8 @@ class KvloftManager(OffloadingManager):
         self._events: list[OffloadingEvent] = []
         self._announced: dict[OffloadKey, None] | None = {} if enable_events else None
         """Chunks that vLLM has been told are readable."""
+        self._failed: dict[Key, None] = {}
+        """Chunks whose store has failed since events were last taken."""
         self._offers = OfferCounter(store_threshold, max_tracker_size) if store_threshold >= 2 else None
         self._metrics = MetricsReporter(skipping=self._offers is not None)
         self._info = info
@@ -139,8 +141,8 @@ class KvloftManager(OffloadingManager):
         if success:
             self._stored(done)
         self._announce()
-        if done and not success and self._announced is not None:
-            self._events.extend(failed_store_events(_offload_keys(done), self.medium))
+        if not success and self._announced is not None:
+            self._failed.update(dict.fromkeys(done))
 
     def reset_cache(self) -> None:
         """Drop every chunk. Live requests go on with the same contexts; completions of older jobs change nothing."""
@@ -152,7 +154,10 @@ class KvloftManager(OffloadingManager):
     def take_events(self) -> Iterable[OffloadingEvent]:
         """What changed since the last call. Replayed in order, it gives exactly the readable chunks."""
         events, self._events = self._events, []
-        return events
+        # A retry may have brought back what failed before; its notes are of use again.
+        failed = [key for key in self._failed if key not in self.pool]
+        self._failed.clear()
+        return events + (failed_store_events(_offload_keys(failed), self.medium) if failed else [])
 
     def get_stats(self) -> OffloadingConnectorStats:
         return self._metrics.report(self.pool.stats())
