@@ -191,14 +191,14 @@ class Cascade:
             tiers={link.name: self._link_stats(link) for link in self._links},
         )
 
-    def close(self, timeout: float = 10.0) -> bool:
+    def close(self) -> bool:
         """Wait for the tiers, collect their answers, close them. Blocks; the only call that does.
 
         Returns:
-            Whether all have let go of host memory. If not, it must not be unmapped: the tiers that `timeout` seconds
-            did not suffice for are left open, since closing one that hangs may take for ever.
+            Whether all have let go of host memory. If not, it must not be unmapped: the tiers for which `close_seconds` did
+            not suffice are left open, since closing one that hangs may take for ever.
         """
-        until = self._clock() + timeout
+        until = self._clock() + self.config.close_seconds
         self.step()
         while self._drain(until) and self._busy and self._clock() < until:
             self.step()
@@ -206,7 +206,7 @@ class Cascade:
             if link.idle:
                 link.tier.close()
             else:
-                _log.warning("tier %s: still busy after %.3g s, left open", link.name, timeout)
+                _log.warning("tier %s: still busy after %.3g s, left open", link.name, self.config.close_seconds)
         return all(link.idle for link in self._links)
 
     # Steps.

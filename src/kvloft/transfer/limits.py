@@ -42,6 +42,7 @@ class CascadeConfig:
         breaker_failures: failed jobs in a row after which a tier is left alone.
         breaker_seconds: for how long at first; doubled as long as probes fail.
         breaker_longest_seconds: and at most.
+        close_seconds: how long closing waits for the tiers.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -64,6 +65,7 @@ class CascadeConfig:
     breaker_failures: int = 3
     breaker_seconds: float = 1.0
     breaker_longest_seconds: float = 60.0
+    close_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         problems = []
