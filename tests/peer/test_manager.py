@@ -166,6 +166,23 @@ def test_a_load_of_what_is_not_ready_pins_nothing(state, says):
     assert manager.pool.stats().pinned == 0
 
 
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_what_the_gpu_served_counts_as_used(policy):
+    """The engine finds 1 and 2 in GPU memory and loads only 3: it never looks the head up."""
+    manager = KvloftManager(6, policy)
+    positions = {key: 16 * at for at, key in enumerate(keys_of(1, 2, 3), 1)}
+    for name, numbers in (("first", (1, 2, 3)), ("other", (7, 8, 9))):
+        context = request(manager, name, positions)
+        store(manager, context, keys_of(*numbers))
+        manager.on_request_finished(context)
+    context = request(manager, "again", positions)
+    manager.prepare_load(keys_of(3), context)
+    manager.complete_load(set(keys_of(3)), context)
+    assert manager.pool.stats().counters.hits == 1
+    manager.on_request_finished(context)
+    assert store(manager, request(manager, "new"), keys_of(20, 21, 22, 23)).evicted_keys == keys_of(9, 8, 7, 3)
+
+
 def test_touch_counts_one_use():
     manager = KvloftManager(3, "lru")
     for number in (1, 2, 3):

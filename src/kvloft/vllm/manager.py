@@ -27,7 +27,7 @@ from kvloft.policies import Policy
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.telemetry import EventKind
-from kvloft.vllm.compat import failed_store_events
+from kvloft.vllm.compat import failed_store_events, positions_of
 from kvloft.vllm.metrics import MetricsReporter
 from kvloft.vllm.request import request_of
 
@@ -105,6 +105,7 @@ class KvloftManager(OffloadingManager):
             BlockNotReady: one of them is not readable; then none is pinned.
         """
         plan = self.pool.prepare_load(keys, request_of(req_context))
+        self._use_head(plan.keys, req_context)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
         return CPULoadStoreSpec([slots[key] for key in keys])
 
@@ -173,6 +174,20 @@ class KvloftManager(OffloadingManager):
         return [self._info.as_config_info() if self._info is not None else {}]
 
     # Steps.
+
+    def _use_head(self, loaded: Sequence[Key], context: ReqContext) -> None:
+        """Count the use of what comes before the loaded chunks. The GPU has these, so vLLM never asks for them; unseen, the
+        head of a hot prefix would look colder than its tail."""
+        positions = positions_of(context)
+        if not loaded or loaded[0] == next(iter(positions), None):
+            return
+        placed = [key for key in loaded if key in positions]
+        if not placed:
+            return
+        first = cast(bytes, min(placed, key=positions.__getitem__))
+        group, start = first[-4:], positions[first]
+        before = (key for key, position in positions.items() if position < start and cast(bytes, key)[-4:] == group)
+        self.pool.prepare_store([key for key in before if self.pool.lookup(key) is Lookup.HIT], request_of(context))
 
     def _stored(self, keys: Sequence[Key]) -> None:
         """Chunks whose bytes have arrived in host memory."""

@@ -4,7 +4,7 @@
 its class (`LRU`, `ARC`, `ARCvLLM`) or by its name (`arc-vllm`), those of installed plug-ins included.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, count, groupby
@@ -33,6 +33,12 @@ class _Life:
     chain: dict[Key, None] = field(default_factory=dict)
     """Blocks it named, in that order."""
     finished: bool = False
+
+    def before(self, offered: Set[Key]) -> Iterator[Key]:
+        """Its blocks that must not leave for the offered ones: what it named, and what the scheduler knows to come before
+        the last of these. What comes after may leave; it is of no use without them."""
+        last = max((self.positions.get(key, 0) for key in offered), default=0)
+        return chain(self.chain, (key for key, position in self.positions.items() if position < last))
 
 
 class KvloftCachePolicy(CachePolicy):
@@ -82,8 +88,7 @@ class KvloftCachePolicy(CachePolicy):
         life = self._asking(protected)
         keep = self._busy | {key for key in protected if key in chunks}
         if life and self.spares_own_chain:
-            own = chain(life.positions, life.chain)
-            keep.update(key for key in own if key in chunks)
+            keep.update(key for key in life.before(protected) if key in chunks)
         if n > len(chunks) - len(keep):
             return None
         self._asked = self._offer(n, protected, life)
