@@ -8,6 +8,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from kvloft.config import format_size
+from kvloft.sim.latency import TimedResult
 from kvloft.sim.replay import ReplayResult
 from kvloft.sim.sample import SampledResult
 from kvloft.traces.files import write_whole
@@ -38,6 +40,39 @@ def print_ratios(trace: Trace, results: Sequence[ReplayResult]) -> None:
     if refused:
         Console().print(f"{refused:,} stores were refused: more than the cache can hold at once.")
     _print_notes(trace)
+
+
+def print_timed(trace: Trace, results: Sequence[TimedResult]) -> None:
+    """Hits by place, times to first token, prefill saved and bytes moved, a column a run."""
+    table = Table(title=f"{trace.name}: replay with time", title_justify="left")
+    table.add_column("policy\nhost blocks")
+    for result in results:
+        table.add_column(f"{result.policy}\n{result.capacity_blocks:,}", justify="right")
+
+    def row(heading: str, cell: Callable[[TimedResult], str]) -> None:
+        table.add_row(heading, *map(cell, results))
+
+    for place in dict.fromkeys(place for result in results for place in result.hit_blocks):
+        row(f"hits: {place}", lambda run, place=place: _share(run.hit_blocks.get(place, 0), run.total_blocks))  # type: ignore[misc]
+    row("hits: all", lambda run: f"{run.hit_ratio:.1%}")
+    row("tokens saved", lambda run: _share(run.saved_tokens, run.prompt_tokens))
+    row("prefill busy", lambda run: _share(run.prefill_seconds, run.seconds))
+    row("TTFT mean", lambda run: f"{run.ttft_mean:.3g} s")
+    for at in ("50", "90", "99"):
+        row(f"TTFT {at} %", lambda run, at=at: f"{run.ttft_percentiles[at]:.3g} s")  # type: ignore[misc]
+    row("host to GPU", lambda run: format_size(run.bytes_loaded))
+    row("GPU to host", lambda run: format_size(run.bytes_stored))
+    for tier in dict.fromkeys(tier for result in results for tier in result.tiers):
+        row(f"{tier}: read", lambda run, tier=tier: format_size(run.tier_bytes_read[tier]))  # type: ignore[misc]
+        row(f"{tier}: written", lambda run, tier=tier: format_size(run.tier_bytes_written[tier]))  # type: ignore[misc]
+    row("waited for a tier", lambda run: f"{run.deferred_requests:,}")
+    row("stores refused", lambda run: f"{run.refused_stores:,}")
+    Console().print(table)
+    _print_notes(trace)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
 
 
 _Result = TypeVar("_Result", ReplayResult, SampledResult)

@@ -6,6 +6,8 @@ import typer
 
 from kvloft.cli import _trace_options as options
 
+_TIMED = "Replay with time"
+
 
 def replay(
     trace: options.Trace,
@@ -21,21 +23,44 @@ def replay(
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
     json: options.Json = None,
-    html: options.Html = None,
-    plot: options.Plot = None,
+    prefill_rate: Annotated[
+        float | None,
+        typer.Option(help="Tokens a second in prefill: replay with time.", rich_help_panel=_TIMED),
+    ] = None,
+    bytes_per_token: Annotated[int, typer.Option(help="KV bytes of a token.", rich_help_panel=_TIMED)] = 131072,
+    decode_rate: Annotated[float, typer.Option(help="Tokens a second of each answer.", rich_help_panel=_TIMED)] = 50.0,
+    concurrency: Annotated[int, typer.Option(help="Requests that run at a time.", rich_help_panel=_TIMED)] = 64,
+    gpu_blocks: Annotated[int, typer.Option(help="Blocks of the prefix cache on the GPU.", rich_help_panel=_TIMED)] = 0,
+    link: Annotated[
+        str, typer.Option(help="Bytes a second between host memory and GPU, each way.", rich_help_panel=_TIMED)
+    ] = "25GB",
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A medium below: name:capacity:read:write:seconds, such as disk:2TiB:6GB:3GB:0.0001. May be repeated.",
+            rich_help_panel=_TIMED,
+        ),
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(help="How much faster than in the trace requests arrive.", rich_help_panel=_TIMED)
+    ] = 1.0,
 ) -> None:
     """Replay a trace through the pool and say how many blocks hit.
 
     A hit is a block of the leading run of a request's blocks that is resident and ready. What is missing is then stored.
-    Requests come one after another.
+    Requests come one after another; with --prefill-rate they come at their times, on a GPU with its own prefix cache, host
+    memory and tiers, and the answer tells times to first token and what was moved.
     """
     from kvloft.cli._progress import progress
-    from kvloft.cli._results import print_ratios, write_json
-    from kvloft.sim.replay import Capacity, survey
-    from kvloft.sim.sweep import BOUNDS, sweep
+    from kvloft.cli._results import print_ratios, print_timed, write_json
+    from kvloft.sim.latency import Machine
+    from kvloft.sim.replay import Capacity
+    from kvloft.sim.sweep import sweep, sweep_timed
+    from kvloft.sim.tier import parse_rate, parse_tier
     from kvloft.traces.formats import open_trace
 
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
+    names = [name.strip() for name in policy.split(",")]
     opened = open_trace(
         trace,
         form,
@@ -45,23 +70,25 @@ def replay(
         spread=60 * spread_minutes,
         shared_prefix=shared_prefix,
     )
-    names = [name.strip() for name in policy.split(",")]
-    if html or plot:
-        from kvloft.report import charts
-        from kvloft.report.replay import replay_page
-        from kvloft.report.study import study
-
-        if plot:
-            charts.check_ending(plot)
-    counted = survey(opened)
+    if prefill_rate is None:
+        with progress("blocks") as tell:
+            results = sweep(opened, names, sizes, jobs, tell)
+        print_ratios(opened, results)
+        if json:
+            write_json(json, results)
+        return
+    machine = Machine(
+        block_tokens=opened.block_tokens,
+        block_bytes=opened.block_tokens * bytes_per_token,
+        prefill_tokens_per_second=prefill_rate,
+        decode_tokens_per_second=decode_rate,
+        concurrency=concurrency,
+        gpu_blocks=gpu_blocks,
+        link_bytes_per_second=parse_rate("link", link),
+        tiers=tuple(map(parse_tier, tier or ())),
+    )
     with progress("blocks") as tell:
-        results = sweep(opened, names, sizes, jobs, tell, counted)
-    print_ratios(opened, results)
+        timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell)
+    print_timed(opened, timed)
     if json:
-        write_json(json, results)
-    if plot:
-        charts.save(charts.curves(results), plot)
-    if html:
-        real = [result for result in results if result.policy not in BOUNDS]
-        closer = study(opened, real[0].policy, sorted(r.capacity_blocks for r in real)[len(real) // 2]) if real else None
-        replay_page(opened.name, counted, results, closer, opened.assumptions).write(html)
+        write_json(json, timed)

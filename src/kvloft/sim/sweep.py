@@ -8,9 +8,12 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from ctypes import c_longlong
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from kvloft.errors import ConfigError
 from kvloft.policies import make_policy, policy_names
 from kvloft.sim.bound import Future, Min, replay_optimum
+from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult
 from kvloft.sim.replay import Capacity, Replay, ReplayResult, Survey, survey
 from kvloft.traces.columns import hold
 from kvloft.traces.event import TraceRequest
@@ -32,6 +35,8 @@ class _Run(NamedTuple):
     policy: str
     capacity: int
     fraction: float
+    machine: Machine | None = None
+    speed: float = 1.0
 
 
 class Interrupted(Exception):
@@ -47,8 +52,10 @@ class _Bench:
         self._requests: Iterable[TraceRequest] | None = None
         self._future: Future | None = None
 
-    def run(self, run: _Run, tell: Callable[[int], None]) -> ReplayResult:
+    def run(self, run: _Run, tell: Callable[[int], None]) -> ReplayResult | TimedResult:
         """Replay once; `tell` hears how many block accesses are done."""
+        if run.machine:
+            return self._run_timed(run, run.machine, tell)
         if run.policy in BOUNDS and self._future is None:
             self._future = Future(hold(self._trace))
         if run.policy == "optimum":
@@ -66,6 +73,24 @@ class _Bench:
                 tell(told)
         tell(replay.total)
         return replay.result(self._trace.name, run.fraction)
+
+    def _run_timed(self, run: _Run, machine: Machine, tell: Callable[[int], None]) -> TimedResult:
+        done = told = 0
+
+        def note(outcome: Outcome) -> None:
+            nonlocal done, told
+            done += outcome.blocks
+            if done - told >= _TELL:
+                told = done
+                tell(done)
+
+        requests = (
+            request if request.time is None else msgspec.structs.replace(request, time=request.time / run.speed)
+            for request in self._stream()
+        )
+        result = Simulation(machine, run.policy, run.capacity, done=note).run(requests)
+        tell(done)
+        return msgspec.structs.replace(result, trace=self._trace.name, capacity_fraction=run.fraction)
 
     def _stream(self) -> Iterable[TraceRequest]:
         if self._counted.blocks > _HELD:
@@ -111,34 +136,76 @@ def sweep_pairs(
     check_policies([policy for policy, _ in pairs])
     counted = counted or survey(trace)
     runs = [_Run(policy, size.of(counted.unique), size.fraction(counted.unique)) for policy, size in pairs]
+    return [result for result in _run_all(trace, counted, runs, workers, progress) if isinstance(result, ReplayResult)]
+
+
+def sweep_timed(
+    trace: Trace,
+    machine: Machine,
+    policies: Sequence[str],
+    sizes: Sequence[Capacity],
+    speed: float = 1.0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[TimedResult]:
+    """Every policy at every size of host memory, replayed with time on one machine; otherwise like `sweep`.
+
+    Args:
+        trace: as for `sweep`, like all that is not said here.
+        machine: what to replay on.
+        policies: names of policies; bounds have no time.
+        sizes: of host memory.
+        speed: how much faster than in the trace requests arrive.
+        workers: processes.
+        progress: see there.
+
+    Raises:
+        ConfigError: as for `sweep`, or a machine that is none.
+    """
+    check_policies(policies, bounds=())
+    machine.check()
+    if not speed > 0:
+        raise ConfigError(f"speed: {speed!r} is not greater than 0")
+    counted = survey(trace)
+    runs = [
+        _Run(policy, size.of(counted.unique), size.fraction(counted.unique), machine, speed)
+        for policy in policies
+        for size in sizes
+    ]
+    return [result for result in _run_all(trace, counted, runs, workers, progress) if isinstance(result, TimedResult)]
+
+
+def _run_all(
+    trace: Trace, counted: Survey, runs: Sequence[_Run], workers: int | None, progress: Progress | None
+) -> list[ReplayResult | TimedResult]:
     workers = min(workers or len(os.sched_getaffinity(0)), len(runs))
     total = len(runs) * counted.blocks
     tell = progress or (lambda _done, _total: None)
     if workers > 1:
         return _parallel(trace, counted, runs, workers, lambda done: tell(done, total))
     bench = _Bench(trace, counted)
-    results: list[ReplayResult] = []
+    results: list[ReplayResult | TimedResult] = []
     for run in runs:
         results.append(bench.run(run, lambda done: tell(len(results) * counted.blocks + done, total)))
     return results
 
 
-def check_policies(names: Sequence[str]) -> None:
+def check_policies(names: Sequence[str], bounds: Sequence[str] = BOUNDS) -> None:
     """Raises:
-    ConfigError: one of the names is neither a policy's nor a bound's.
+    ConfigError: one of the names is neither a policy's nor one of `bounds`.
     """
     for name in dict.fromkeys(names):
-        if name not in BOUNDS:
+        if name not in bounds:
             try:
                 make_policy(name, 1)
             except ConfigError as error:
-                known = ", ".join(["default", *policy_names(), *BOUNDS])
+                known = ", ".join(["default", *policy_names(), *bounds])
                 raise ConfigError(f"policy {name!r} is unknown; choose one of: {known}") from error
 
 
 def _parallel(
     trace: Trace, counted: Survey, runs: Sequence[_Run], workers: int, tell: Callable[[int], None]
-) -> list[ReplayResult]:
+) -> list[ReplayResult | TimedResult]:
     context = multiprocessing.get_context("spawn")
     board = context.RawArray(c_longlong, len(runs) + 1)
     with ProcessPoolExecutor(workers, context, _begin, (trace, counted, board)) as executor:
@@ -168,7 +235,7 @@ def _begin(trace: Trace, counted: Survey, board: Any) -> None:
     _bench, _board = _Bench(trace, counted), board
 
 
-def _work(at: int, run: _Run) -> ReplayResult:
+def _work(at: int, run: _Run) -> ReplayResult | TimedResult:
     def tell(done: int) -> None:
         _board[at] = done
         if _board[-1]:

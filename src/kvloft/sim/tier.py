@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kvloft.config import parse_size
+from kvloft.errors import ConfigError
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
 
@@ -25,6 +27,37 @@ class TierModel(msgspec.Struct, frozen=True):
     latency: float = 0.0001
     read_bytes_per_second: float = 5e9
     write_bytes_per_second: float = 3e9
+
+
+def parse_tier(text: str) -> TierModel:
+    """From "name:capacity:read:write:seconds"; what is left out from the right has its default.
+
+    Raises:
+        ConfigError: a part is none of that.
+    """
+    name, *rest = text.split(":")
+    if not name or not 1 <= len(rest) <= 4:
+        raise ConfigError(f"tier: {text!r} is not of the form name:capacity:read:write:seconds, such as disk:2TiB:6GB:3GB")
+    rates = dict(zip(("read_bytes_per_second", "write_bytes_per_second"), rest[1:3], strict=False))
+    try:
+        latency = {"latency": float(rest[3])} if len(rest) == 4 else {}
+        return TierModel(
+            name, parse_size(rest[0]), **latency, **{key: float(parse_size(rate)) for key, rate in rates.items()}
+        )
+    except ValueError as error:
+        raise ConfigError(f"tier: {text!r}: {error}") from error
+
+
+def parse_rate(name: str, text: str) -> float:
+    """Bytes a second, from text such as "25GB".
+
+    Raises:
+        ConfigError: it is none; names the setting.
+    """
+    try:
+        return float(parse_size(text))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 class Channel:
