@@ -586,6 +586,19 @@ def test_a_tier_slower_than_recomputing_is_skipped_and_probed_again() -> None:
     assert recovered is not None and recovered < 12
 
 
+def test_a_slow_little_does_not_condemn_much_for_ever() -> None:
+    """What a tier takes for one block says little of what it takes for many: probes are as large as jobs."""
+    clock = Clock()
+    tier = HostileTier(clock=clock)
+    tier.put(*chain("a", 64), *chain("b", 64))
+    engine = Engine(256, tier, clock=clock, prefill_tokens_per_second=1600.0, block_tokens=16, job_blocks=32)
+    engine.cascade._links[0].latency.observe(1, 0.2, clock())
+    assert engine.serve(Request("first"), chain("a", 64)) == 0
+    engine.step(2)
+    assert tier.loads_asked == chain("a", 32)
+    assert engine.serve(Request("second"), chain("b", 64)) == 64
+
+
 def test_what_is_quick_for_a_little_may_be_slow_for_much() -> None:
     """Latency is learned as base and time a block, so the verdict depends on how much is wanted."""
     clock = Clock()

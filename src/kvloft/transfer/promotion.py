@@ -43,8 +43,8 @@ class Promoter:
         """Blocks kept, and for which requests."""
         self._sources: dict[Hashable, dict[Key, str]] = {}
         """Of requests that have loaded: the tiers that their blocks came from."""
-        self._probes: dict[int, tuple[Key, Request]] = {}
-        """By tier: a block with which to find out whether it works again."""
+        self._probes: dict[int, tuple[list[Key], Request]] = {}
+        """By tier: blocks with which to find out how it does now."""
         self._stray = 0
         """Slots in the hands of overdue loads."""
         self._asking: Hashable = None
@@ -108,7 +108,7 @@ class Promoter:
                 continue
             if not link.breakers[Course.UP].closed:
                 if link.index not in self._probes and link.breakers[Course.UP].due(self._now):
-                    self._probes[link.index] = key, request
+                    self._probes[link.index] = [key], request
                 continue
             presence = link.look([key], self._now)[0]
             if presence is Presence.MISS:
@@ -209,13 +209,13 @@ class Promoter:
             load = link.latency.predict(self._ahead(link) + blocks)
             if recompute is None or load is None or load <= recompute:
                 continue
-            first = next(key for key, tier in wait.wanted.items() if tier == index)
+            keys = [key for key, tier in wait.wanted.items() if tier == index]
             if now >= link.next_probe:
                 link.next_probe = now + self._config.probe_seconds
-                self._probes[index] = first, wait.request
+                self._probes[index] = keys, wait.request
             link.counters["shunned"] += blocks
             wait.shunned.add(index)
-            for key in [key for key, tier in wait.wanted.items() if tier == index]:
+            for key in keys:
                 del wait.wanted[key]
 
     def _ahead(self, link: Link) -> int:
@@ -273,24 +273,27 @@ class Promoter:
                 del wait.wanted[key]
 
     def _probe(self, now: float) -> None:
-        """Load a block that nobody waits for, to see how a tier does."""
-        for index, (key, request) in list(self._probes.items()):
-            link, breaker = self._links[index], self._links[index].breakers[Course.UP]
+        """Load blocks that nobody waits for, to see how a tier does: one where it failed; where it was slow as many as a job
+        may have, for what few take says little of many."""
+        for index, (keys, request) in list(self._probes.items()):
             del self._probes[index]
-            full = self._left < 1 or link.busy[Course.UP] >= self._per_link[index]
-            if full or self._pool.lookup(key) is not Lookup.MISS or not (breaker.closed or breaker.due(now)):
+            link, breaker = self._links[index], self._links[index].breakers[Course.UP]
+            if not breaker.closed and not breaker.due(now):
                 continue
+            room = min(self._left, self._per_link[index] - link.busy[Course.UP], self._config.job_blocks)
+            missing = [key for key in keys if self._pool.lookup(key) is Lookup.MISS]
+            missing = missing[: max(room, 0)] if breaker.closed else missing[: min(max(room, 0), 1)]
             nobody = Request(("probe", link.name), request.tenant)
-            plan = self._pool.prepare_store([key], nobody, fetch=True)
+            plan = self._pool.prepare_store(missing, nobody, fetch=True) if missing else None
             if plan is None:
                 continue
             self._pool.finish(nobody)
             if not breaker.closed:
                 breaker.probe()
-            load = Load(key, link, plan.slots[0], nobody, probe=True)
-            self._loads[key] = load
+            loads = [Load(key, link, slot, nobody, probe=True) for key, slot in zip(plan.keys, plan.slots, strict=True)]
+            self._loads.update((load.key, load) for load in loads)
             link.counters["probes"] += 1
-            self._send(link, [load], now)
+            self._send(link, loads, now)
 
     def _submit(self, link: Link, now: float) -> None:
         """Hand loads to the tier, as far as it may have slots."""
