@@ -216,6 +216,19 @@ def test_a_tier_that_must_look_is_asked_once_a_step_for_all() -> None:
     assert engine.serve(request, chain("a", 7)) == 6
 
 
+def test_no_step_hands_out_more_than_its_quota() -> None:
+    tier = HostileTier(auto=False)
+    tier.put(*chain("a", 40))
+    engine = Engine(256, tier, step_blocks=10, job_blocks=4)
+    engine.run(Request("b"), chain("b", 20))
+    engine.ask(Request("a"), chain("a", 40))
+    for step in range(1, 4):
+        engine.step()
+        assert len(tier.loads_asked) == 10 * step
+        assert len(tier.stores_asked) <= 12 * step
+    assert set(tier.stores_asked) == set(chain("b", 20))
+
+
 def test_loads_under_way_are_shared() -> None:
     tier = HostileTier(auto=False)
     tier.put(*chain("a", 4))

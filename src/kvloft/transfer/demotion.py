@@ -76,10 +76,10 @@ class Demoter:
             self._write_back(now)
 
     def _feed(self, link: Link, now: float) -> None:
-        """Write from the queue. One pass looks at no more blocks than the tier may have in hand, present ones aside."""
+        """Write from the queue."""
         queue, breaker = self._queues[link.index], link.breakers[Course.DOWN]
         looked = 0
-        while queue and looked < self._queue_limit and self._may_take(link, now):
+        while queue and looked < self._config.step_blocks and self._may_take(link, now):
             batch = list(islice(queue, min(self._config.job_blocks, self._room(link))))
             if not breaker.closed:
                 del batch[1:]
@@ -98,7 +98,7 @@ class Demoter:
         if not links:
             return
         probing = any(not link.breakers[Course.DOWN].closed for link in links)
-        room = 1 if probing else min(self._room(link) for link in links)
+        room = 1 if probing else min(self._config.step_blocks, *(self._room(link) for link in links))
         leaving = dict(self._pool.withdraw(min(self._clean - self._pool.free - len(self._owed), room)))
         for link in links:
             keys = self._lacking(link, list(leaving), now)

@@ -36,6 +36,7 @@ class CascadeConfig:
         clean_share: with write-back, slots that are kept free by writing blocks down ahead of need.
         ghost_share: with second use, keys remembered of blocks seen once, as a multiple of the slots.
         job_blocks: most blocks in one job.
+        step_blocks: most blocks handed to one tier in one step, up and down each, so that no step takes long.
         block_tokens: tokens of a block.
         prefill_tokens_per_second: what the engine computes; None: as measured, and no tier is too slow until it is.
         probe_seconds: how often a tier slower than recomputing is measured again.
@@ -59,6 +60,7 @@ class CascadeConfig:
     clean_share: float = 0.0625
     ghost_share: float = 8.0
     job_blocks: int = 32
+    step_blocks: int = 2048
     block_tokens: int = 16
     prefill_tokens_per_second: float | None = None
     probe_seconds: float = 5.0
@@ -80,7 +82,7 @@ class CascadeConfig:
                 continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
                 problems.append(f"{field.name}: {value!r} is not a number greater than 0")
-            elif field.name in ("job_blocks", "block_tokens", "breaker_failures") and value != int(value):
+            elif field.name in ("job_blocks", "step_blocks", "block_tokens", "breaker_failures") and value != int(value):
                 problems.append(f"{field.name}: {value!r} is not a whole number")
         if not problems:
             problems += self._conflicts()

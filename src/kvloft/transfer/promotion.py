@@ -298,13 +298,15 @@ class Promoter:
     def _submit(self, link: Link, now: float) -> None:
         """Hand loads to the tier, as far as it may have slots."""
         queue, breaker = self._queues[link.index], link.breakers[Course.UP]
-        while queue and breaker.closed and link.busy[Course.UP] < self._per_link[link.index]:
+        quota = min(self._config.step_blocks, self._per_link[link.index] - link.busy[Course.UP])
+        while queue and breaker.closed and quota > 0:
             batch = [load for load in queue.popleft() if self._loads.get(load.key) is load]
-            fits = self._per_link[link.index] - link.busy[Course.UP]
-            if len(batch) > fits:
-                queue.appendleft(batch[fits:])
+            if len(batch) > quota:
+                queue.appendleft(batch[quota:])
+                del batch[quota:]
+            quota -= len(batch)
             if batch:
-                self._send(link, batch[:fits], now)
+                self._send(link, batch, now)
         if not breaker.closed:
             self._fail([load for batch in queue for load in batch if self._loads.get(load.key) is load])
             queue.clear()
