@@ -2,10 +2,18 @@
 
 import pytest
 from vllm.v1.kv_offload.base import ReqContext, make_offload_key
+from vllm.v1.kv_offload.config import (
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from kvloft.vllm.policy import KvloftCachePolicy
+from kvloft.vllm.policy import KvloftCachePolicy, find_cache_policy
 
 
 def keys_of(*numbers):
@@ -129,3 +137,35 @@ def test_reset_forgets_all(arc):
     assert arc._policy.policy.sizes() == {"t1": 0, "t2": 0, "ghost_b1": 0, "ghost_b2": 0}
     arc.complete_store(keys_of(7), writer)
     assert len(arc.prepare_store(keys_of(5, 6, 7, 8), writer).keys_to_store) == 4
+
+
+@pytest.mark.parametrize("name", ["LRU", "ARC", "ARCvLLM"])
+def test_two_json_lines_put_our_policy_into_vllms_own_spec(name):
+    extra = {"cpu_bytes_to_use": 1 << 20, "eviction_policy": name, "cache_policy_module_path": "kvloft.vllm"}
+    config = OffloadingConfig(
+        groups=(OffloadingGroupConfig(tokens_per_block=16, layer_names=("layer",), group_id=0),),
+        worker_kv_bytes_per_block=4096,
+        enable_kv_cache_events=True,
+        extra_config=extra,
+        engine_id="engine",
+        model=OffloadingModelConfig(name="model", dtype="float16"),
+        cache=OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=1),
+        parallel=OffloadingParallelConfig(
+            rank=0,
+            world_size=1,
+            tp_size=1,
+            pp_size=1,
+            pcp_size=1,
+            dcp_size=1,
+            data_parallel_index=0,
+            data_parallel_size=1,
+            data_parallel_rank_local=None,
+            is_parallelism_agnostic=True,
+        ),
+    )
+    manager = CPUOffloadingSpec(config).get_manager()
+    assert type(manager) is CPUOffloadingManager
+    assert isinstance(manager._policy, find_cache_policy(name))
+    for number in range(1, 200):
+        serve(manager, str(number), keys_of(number, number + 1))
+    assert len(manager._policy._chunks) == 200 < manager._num_chunks
