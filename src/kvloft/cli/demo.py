@@ -7,7 +7,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,7 +111,7 @@ def _compare(console: Console, settings: Mapping[str, Any]) -> tuple[list[Side],
     bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     task = bar.add_task("making the model", total=2 * CONVERSATIONS * TURNS)
     sides: list[list[Side]] = [[], []]
-    with Live(console=console, refresh_per_second=8) as live:
+    with Live(console=console, refresh_per_second=8, redirect_stdout=False, redirect_stderr=False) as live:
 
         def show() -> None:
             live.update(Group(_table(*sides), bar))
@@ -181,7 +181,8 @@ def _quiet(verbose: bool, stream: Any) -> Iterator[Console]:
         for number, _ in saved:
             os.dup2(log.fileno(), number)
         try:
-            yield Console(highlight=False, file=screen)
+            with redirect_stdout(log), redirect_stderr(log):
+                yield Console(highlight=False, file=screen)
         except KvloftError:
             raise
         except Exception as error:
