@@ -1,17 +1,13 @@
 """The cascade over real disk tiers: what it asks of the scheduler's thread, and what restarts and trouble leave."""
 
-import builtins
 import math
-import mmap
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from kvloft.keys import Namespace
 from kvloft.pool import BlockPool, Lookup
@@ -21,29 +17,11 @@ from kvloft.tiers.disk import DiskTier, Files
 from kvloft.tiers.wrappers import Slow
 from kvloft.transfer.cascade import Cascade
 from kvloft.transfer.limits import CascadeConfig
+from sleepy_io import sleepy_io  # noqa: F401
 
 BLOCK = 8192
 SLOTS = 32
 KEYS = [b"key%d" % at for at in range(24)]
-CALLS = [
-    *("open", "close", "read", "write", "pread", "pwrite", "preadv", "pwritev", "readv", "writev", "lseek", "sendfile"),
-    *("fsync", "fdatasync", "sync", "truncate", "ftruncate", "posix_fallocate", "posix_fadvise", "copy_file_range"),
-    *(
-        "stat",
-        "lstat",
-        "fstat",
-        "statvfs",
-        "fstatvfs",
-        "access",
-        "listdir",
-        "scandir",
-        "readlink",
-        "utime",
-        "chmod",
-        "fchmod",
-    ),
-    *("mkdir", "makedirs", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink"),
-]
 
 
 class Server:
@@ -102,31 +80,6 @@ def content(key: bytes) -> np.ndarray:
 
 def open_tier(path: Path, capacity: int = 1 << 24, files: Files | None = None) -> DiskTier:
     return DiskTier(path, capacity, BLOCK, Namespace(model="m"), files=files, tick=0.05)
-
-
-def slowed(call: Callable[..., Any], what: str, seen: list[tuple[str, int]]) -> Callable[..., Any]:
-    """The same call, half asleep, and telling on which thread it was made."""
-
-    def made(*arguments: Any, **named: Any) -> Any:
-        seen.append((what, threading.get_ident()))
-        time.sleep(0.002)
-        return call(*arguments, **named)
-
-    return made
-
-
-@pytest.fixture
-def io(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
-    """Every I/O call that Python has sleeps, and is noted with its thread."""
-    seen: list[tuple[str, int]] = []
-    for name in CALLS:
-        if hasattr(os, name):
-            monkeypatch.setattr(os, name, slowed(getattr(os, name), f"os.{name}", seen))
-    monkeypatch.setattr(builtins, "open", slowed(builtins.open, "open", seen))
-    for name in ("read", "write", "sync", "allocate", "open", "close", "stat", "list", "free_bytes"):
-        monkeypatch.setattr(Files, name, slowed(getattr(Files, name), f"Files.{name}", seen))
-    monkeypatch.setattr(mmap, "mmap", type("mmap", (mmap.mmap,), {"flush": slowed(mmap.mmap.flush, "mmap.flush", seen)}))
-    yield seen
 
 
 def test_no_call_on_the_schedulers_thread_does_io(tmp_path: Path, io: list[tuple[str, int]]) -> None:
