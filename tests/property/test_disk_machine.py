@@ -23,7 +23,7 @@ OK, MISS, DROPPED = Status.OK, Status.MISS, Status.DROPPED
 
 
 class DiskMachine(RuleBasedStateMachine):
-    """`here` is what must be there, `maybe` what may be: removed, damaged or evicted at a time not known exactly."""
+    """`here` is what must be there; `damaged` what is not, though a tier that has not read it since may believe so."""
 
     capacity = ROOMY
 
@@ -31,6 +31,7 @@ class DiskMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.place = Path(tempfile.mkdtemp())
         self.here: set[int] = set()
+        self.damaged: set[int] = set()
         self.job = 0
         self.tiers = [self.open()]
 
@@ -56,7 +57,7 @@ class DiskMachine(RuleBasedStateMachine):
         self.tiers[0].submit_store(self.job, keys, buffers)
         for key, status in zip(keys, self.statuses(self.tiers[0]), strict=True):
             if status is OK:
-                self.here.add(key)
+                self.here.update({key} - self.damaged)
             else:
                 assert status is DROPPED and self.capacity == TIGHT
 
@@ -68,16 +69,19 @@ class DiskMachine(RuleBasedStateMachine):
         for key, buffer, status in zip(keys, buffers, self.statuses(self.tiers[0]), strict=True):
             if status is OK:
                 assert bytes(buffer) == self.content(key)
-                assert key in self.here
+                assert key in self.here | self.damaged
+                self.here.add(key)
             elif self.capacity == ROOMY:
                 assert key not in self.here, f"block {key} is lost"
             else:
                 self.here.discard(key)
+            self.damaged.discard(key)
 
     @rule(keys=some_keys)
     def remove(self, keys: list[int]) -> None:
         self.tiers[0].remove(keys)
         self.here.difference_update(keys)
+        self.damaged.difference_update(keys)
 
     @rule(keys=some_keys)
     def touch(self, keys: list[int]) -> None:
@@ -100,16 +104,17 @@ class DiskMachine(RuleBasedStateMachine):
                 frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1
                 raw.write(name, bytes(frame))
                 self.here.discard(key)
+                self.damaged.add(key)
 
     @rule()
-    def damaged_blocks_are_misses_for_a_newcomer(self) -> None:
+    def a_newcomer_finds_the_same(self) -> None:
         """A second tier joins, reads everything, and leaves."""
         other = self.open()
         buffers = [memoryview(bytearray(BLOCK)) for _ in range(KEYS)]
         self.job += 1
         other.submit_load(self.job, range(KEYS), buffers)
         for key, status in enumerate(self.statuses(other)):
-            assert status is MISS or (key in self.here and bytes(buffers[key]) == self.content(key))
+            assert status is MISS or (key in self.here | self.damaged and bytes(buffers[key]) == self.content(key))
             assert status is OK or key not in self.here or self.capacity == TIGHT
         other.close()
 

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
-from functools import partial
 
 from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace
@@ -266,7 +265,7 @@ class DiskTier(Tier):
                 job.answered = True
                 self._answer(job)
                 return
-        self._workers.give(job.kind, [partial(self._transfer.start, job)])
+        self._transfer.submit(job)
 
     def _answer(self, job: Job) -> None:
         """Needs the lock."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from kvloft.tiers.disk.files import PAGE, aligned
 from kvloft.tiers.disk.records import BROKEN, NOTHING, make_record
 from kvloft.tiers.disk.segment import SLOT_BITS, Segment
 from kvloft.tiers.disk.space import Space
-from kvloft.tiers.disk.workers import Job, Kind, Task, Workers
+from kvloft.tiers.disk.workers import Batch, Job, Kind, Task, Workers
 
 _SLOT = (1 << SLOT_BITS) - 1
 Run: TypeAlias = Sequence[tuple[int, int]]
@@ -52,55 +52,72 @@ class Transfer:
         self._answer, self._grow, self._refresh = answer, grow, refresh
         self._run_blocks = max(1, run_bytes // catalog.block_bytes)
         self._sync = sync
+        self._waiting: dict[Kind, deque[Job]] = {kind: deque() for kind in Kind}
         self._storing: set[bytes] = set()
         """Blocks that a job of this process is storing."""
         self._doomed: set[bytes] = set()
         """Those of them that were removed meanwhile."""
 
-    def start(self, job: Job) -> None:
-        """Begin a job; what cannot be done at once is given to the workers."""
-        begin = self._begin_store if job.kind is Kind.STORE else self._begin_load
-        self._attempt(job, range(len(job.digests)), partial(begin, job))
+    def submit(self, job: Job) -> None:
+        """Have the workers do a job."""
+        with self._lock:
+            self._waiting[job.kind].append(job)
+        self._workers.give(job.kind, [partial(self._begin, job.kind)])
+
+    def _begin(self, kind: Kind) -> None:
+        """Begin with the job that has waited longest, and with those behind it that fit into the same system call: what is
+        done once for all of them need not be done for each. One of them may have been begun with others before."""
+        jobs: list[Job] = []
+        blocks = 0
+        with self._lock:
+            waiting = self._waiting[kind]
+            while waiting and (not jobs or blocks + len(waiting[0].digests) <= self._run_blocks):
+                jobs.append(waiting.popleft())
+                blocks += len(jobs[-1].digests)
+        if jobs:
+            batch = Batch(jobs)
+            begin = self._begin_store if kind is Kind.STORE else self._begin_load
+            self._attempt(batch, range(len(batch.digests)), partial(begin, batch))
 
     # Storing.
 
-    def _begin_store(self, job: Job) -> None:
+    def _begin_store(self, batch: Batch) -> None:
         lock_file, now = self._space.lock_file, time.time()
         new: list[int] = []
         with self._lock:
-            for at in job.first_of_each():
-                digest = job.digests[at]
+            for at in batch.first_of_each():
+                digest = batch.digests[at]
                 if self._catalog.locate(digest, now) is not None:
-                    self._settle(job, at, Status.OK, "present")
+                    self._settle(batch, at, Status.OK, "present")
                 elif lock_file is None or digest in self._storing:
-                    self._settle(job, at, Status.DROPPED, "dropped")
+                    self._settle(batch, at, Status.DROPPED, "dropped")
                 else:
                     new.append(at)
-            self._storing.update(job.digests[at] for at in new)
+            self._storing.update(batch.digests[at] for at in new)
         try:
-            claimed = [at for at in new if lock_file is not None and lock_file.claim(job.digests[at])]
+            claimed = [at for at in new if lock_file is not None and lock_file.claim(batch.digests[at])]
             if claimed:
                 self._refresh()
-            blocks = self._place(job, claimed)
+            blocks = self._place(batch, claimed)
         except BaseException:
-            self._let_go(job, new)
+            self._let_go(batch, new)
             raise
         placed = {at for at, _ in blocks}
         idle = [at for at in new if at not in placed]
         with self._lock:
             for at in idle:
-                self._settle(job, at, Status.DROPPED, "dropped")
-        self._let_go(job, idle)
-        self._spread(job, [(run, partial(self._write, job, run)) for run in self._runs(blocks)])
+                self._settle(batch, at, Status.DROPPED, "dropped")
+        self._let_go(batch, idle)
+        self._spread(batch, [(run, partial(self._write, batch, run)) for run in self._runs(blocks)])
 
-    def _place(self, job: Job, claimed: Sequence[int]) -> list[tuple[int, int]]:
+    def _place(self, batch: Batch, claimed: Sequence[int]) -> list[tuple[int, int]]:
         """Reserve places for blocks that nobody else is writing now."""
         now = time.time()
         with self._lock:
             for at in claimed:
-                if self._catalog.locate(job.digests[at], now) is not None:
-                    self._settle(job, at, Status.OK, "present")
-            new = {job.digests[at]: at for at in claimed if not job.is_settled(at)}
+                if self._catalog.locate(batch.digests[at], now) is not None:
+                    self._settle(batch, at, Status.OK, "present")
+            new = {batch.digests[at]: at for at in claimed if not batch.is_settled(at)}
             stale = [place for digest in new if (place := self._catalog.drop(digest)) is not None]
         self._remove_places(stale)
         slots: list[tuple[bytes, int]] = []
@@ -109,7 +126,7 @@ class Transfer:
         while rest and may_grow:
             may_grow = len(rest) <= len(self._catalog.free) or self._grow(len(rest))
             with self._lock:
-                room = self._catalog.reserve(rest, job.digests, job.request, evict=not may_grow)
+                room = self._catalog.reserve(rest, batch.digests, batch.request, evict=not may_grow)
                 self._counters["evicted"] += len(room.evicted)
             slots += room.slots
             evicted += room.evicted
@@ -118,10 +135,10 @@ class Transfer:
         self._clear(evicted, tell=False)
         return sorted(((new[digest], place) for digest, place in slots), key=lambda block: block[1])
 
-    def _write(self, job: Job, run: Run) -> None:
+    def _write(self, batch: Batch, run: Run) -> None:
         segment, slot = self._catalog.segments[run[0][1] >> SLOT_BITS], run[0][1] & _SLOT
-        digests = [job.digests[at] for at, _ in run]
-        payloads = [job.buffers[at] for at, _ in run]
+        digests = [batch.digests[at] for at, _ in run]
+        payloads = [batch.buffers[at] for at, _ in run]
         headers = _header_pages(len(run))
         for header, digest, payload in zip(headers, digests, payloads, strict=True):
             header[: frame.HEADER_BYTES] = frame.seal(self._space.fingerprint, digest, payload)
@@ -138,29 +155,29 @@ class Transfer:
         except OSError as error:
             if len(run) > 1:
                 for block in run:
-                    self._write(job, [block])
+                    self._write(batch, [block])
             else:
-                self._fail_write(job, *run[0], error)
+                self._fail_write(batch, *run[0], error)
             return
         with self._lock:
-            self._catalog.commit(digests, now, job.request)
+            self._catalog.commit(digests, now, batch.request)
             unwanted = [self._catalog.drop(digest) for digest in digests if digest in self._doomed]
             for at, _ in run:
-                self._settle(job, at, Status.OK, "stored")
+                self._settle(batch, at, Status.OK, "stored")
             self._counters["bytes_written"] += len(run) * segment.stride
         self._remove_places([place for place in unwanted if place is not None])
-        self._let_go(job, [at for at, _ in run])
+        self._let_go(batch, [at for at, _ in run])
 
-    def _fail_write(self, job: Job, at: int, place: int, error: OSError) -> None:
+    def _fail_write(self, batch: Batch, at: int, place: int, error: OSError) -> None:
         self._clear([place], broken=True)
         with self._lock:
-            self._catalog.abandon(job.digests[at])
-            self._settle(job, at, Status.FAILED, "failed", f"writing a block: {error}")
-        self._let_go(job, [at])
+            self._catalog.abandon(batch.digests[at])
+            self._settle(batch, at, Status.FAILED, "failed", f"writing a block: {error}")
+        self._let_go(batch, [at])
 
-    def _let_go(self, job: Job, indices: Sequence[int]) -> None:
+    def _let_go(self, batch: Batch, indices: Sequence[int]) -> None:
         """Others may write these blocks now, and this process again."""
-        digests = [job.digests[at] for at in indices]
+        digests = [batch.digests[at] for at in indices]
         if self._space.lock_file is not None:
             for digest in digests:
                 self._space.lock_file.release(digest)
@@ -170,74 +187,74 @@ class Transfer:
 
     # Loading.
 
-    def _begin_load(self, job: Job) -> None:
+    def _begin_load(self, batch: Batch) -> None:
         now = time.time()
         found: list[tuple[int, int]] = []
         segments: dict[int, Segment] = {}
         with self._lock:
-            for at, digest in enumerate(job.digests):
+            for at, digest in enumerate(batch.digests):
                 place = self._catalog.locate(digest, now)
                 if place is None:
-                    self._settle(job, at, Status.MISS, "missed")
+                    self._settle(batch, at, Status.MISS, "missed")
                 else:
                     segments[place >> SLOT_BITS] = self._catalog.pin(place)
                     found.append((at, place))
         found.sort(key=lambda block: block[1])
         runs = self._runs(found)
-        self._spread(job, [(run, partial(self._read, job, segments[run[0][1] >> SLOT_BITS], run)) for run in runs])
+        self._spread(batch, [(run, partial(self._read, batch, segments[run[0][1] >> SLOT_BITS], run)) for run in runs])
 
-    def _read(self, job: Job, segment: Segment, run: Run) -> None:
+    def _read(self, batch: Batch, segment: Segment, run: Run) -> None:
         headers = _header_pages(len(run))
-        payloads = [job.buffers[at] for at, _ in run]
+        payloads = [batch.buffers[at] for at, _ in run]
         try:
             whole = segment.read(run[0][1] & _SLOT, headers, payloads, self._space.direct)
         except OSError as error:
             if len(run) > 1:
                 for block in run:
-                    self._read(job, segment, [block])
+                    self._read(batch, segment, [block])
             else:
-                self._fail_read(job, segment, *run[0], error)
+                self._fail_read(batch, segment, *run[0], error)
             return
         defects = [
-            frame.check(header[: frame.HEADER_BYTES], payload, self._space.fingerprint, job.digests[at])
+            frame.check(header[: frame.HEADER_BYTES], payload, self._space.fingerprint, batch.digests[at])
             for header, payload, (at, _) in zip(headers, payloads, run[:whole], strict=False)
         ]
         with self._lock:
             for (at, place), defect in zip(run, defects, strict=False):
                 if defect is None:
                     self._counters["bytes_read"] += segment.stride
-                    self._settle(job, at, Status.OK, "loaded")
+                    self._settle(batch, at, Status.OK, "loaded")
                     self._catalog.unpin(place, segment)
         for (at, place), defect in zip(run, defects, strict=False):
             if defect is not None:
-                self._reject(job, segment, at, place, defect)
+                self._reject(batch, segment, at, place, defect)
         if len(run) == 1 and not whole:
-            self._reject(job, segment, *run[0], frame.Defect.TRUNCATED)
+            self._reject(batch, segment, *run[0], frame.Defect.TRUNCATED)
         elif whole < len(run):
             # The medium may have failed in the middle: what follows is read again, block by block if need be.
             for rest in [run[whole:]] if whole else [[block] for block in run]:
-                self._read(job, segment, rest)
+                self._read(batch, segment, rest)
 
-    def _reject(self, job: Job, segment: Segment, at: int, place: int, defect: frame.Defect) -> None:
+    def _reject(self, batch: Batch, segment: Segment, at: int, place: int, defect: frame.Defect) -> None:
         """A frame that did not verify is a miss. It is damaged if its record still promises the block; otherwise another
         process has replaced it meanwhile."""
-        digest = job.digests[at]
+        digest = batch.digests[at]
         damaged = segment.promises(place & _SLOT, digest)
         with self._lock:
             dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
             self._catalog.unpin(place, segment)
             self._counters[f"corrupt_{defect}" if damaged else "raced"] += 1
             self._counters["corrupt"] += damaged
-            self._settle(job, at, Status.MISS, "missed")
+            self._settle(batch, at, Status.MISS, "missed")
         if dropped is not None:
             self._remove_places([dropped])
 
-    def _fail_read(self, job: Job, segment: Segment, at: int, place: int, error: OSError) -> None:
-        digest = job.digests[at]
+    def _fail_read(self, batch: Batch, segment: Segment, at: int, place: int, error: OSError) -> None:
+        digest = batch.digests[at]
         with self._lock:
             dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
             self._catalog.unpin(place, segment)
-            self._settle(job, at, Status.FAILED, "failed", f"reading a block: {error}")
+            self._settle(batch, at, Status.FAILED, "failed", f"reading a block: {error}")
         if dropped is not None:
             self._remove_places([dropped], broken=True)
 
@@ -300,39 +317,37 @@ class Transfer:
         if run:
             yield run
 
-    def _spread(self, job: Job, tasks: Sequence[tuple[Run, Task]]) -> None:
+    def _spread(self, batch: Batch, tasks: Sequence[tuple[Run, Task]]) -> None:
         """Do the first task here, and let other threads do the rest meanwhile."""
-        attempts = [partial(self._attempt, job, [at for at, _ in run], task) for run, task in tasks]
+        attempts = [partial(self._attempt, batch, [at for at, _ in run], task) for run, task in tasks]
         if len(attempts) > 1:
-            self._workers.give(job.kind, attempts[1:], first=True)
+            self._workers.give(batch.kind, attempts[1:], first=True)
         if attempts:
             attempts[0]()
 
-    def _attempt(self, job: Job, indices: Sequence[int], task: Task) -> None:
-        """Do a task for some blocks of a job, and answer the job if they were the last. Whatever happens, it is answered."""
+    def _attempt(self, batch: Batch, indices: Sequence[int], task: Task) -> None:
+        """Do a task for some blocks of a batch, and answer the jobs whose last block that settled. Whatever happens, all
+        jobs are answered."""
         try:
             task()
         except Exception as error:
             with self._lock:
                 for at in indices:
-                    self._settle(job, at, Status.FAILED, "failed", repr(error))
+                    self._settle(batch, at, Status.FAILED, "failed", repr(error))
         with self._lock:
-            if job.left or job.answered:
-                return
-            job.answered = True
+            done = [job for job in batch.jobs if not job.left and not job.answered]
             try:
-                self._catalog.use(job.good(), time.time(), job.request, stored=job.kind is Kind.STORE)
+                if done and batch.is_done():
+                    self._catalog.use(batch.good(), time.time(), batch.request, stored=batch.kind is Kind.STORE)
             finally:
-                self._answer(job)
+                for job in done:
+                    job.answered = True
+                    self._answer(job)
 
-    def _settle(self, job: Job, at: int, status: Status, counter: str, error: str | None = None) -> None:
-        """Settle a block; in a store, its duplicates in the job too. Needs the lock."""
-        same = [at]
-        if job.kind is Kind.STORE and job.duplicates:
-            same = [other for other, digest in enumerate(job.digests) if digest == job.digests[at]]
-        for other in same:
-            if job.settle(other, status, error) and other == at:
-                self._counters[counter] += 1
+    def _settle(self, batch: Batch, at: int, status: Status, counter: str, error: str | None = None) -> None:
+        """Settle a block, and count it. Needs the lock."""
+        if batch.settle(at, status, error):
+            self._counters[counter] += 1
 
     def _count(self, counter: str, n: int = 1) -> None:
         with self._lock:

@@ -29,36 +29,62 @@ class Job:
         self, number: int, kind: Kind, request: Request, digests: Sequence[bytes], buffers: Sequence[Buffer]
     ) -> None:
         self.number, self.kind, self.request, self.digests, self.buffers = number, kind, request, digests, buffers
+        self.statuses: list[Status | None] = [None] * len(digests)
         self.error: str | None = None
         self.left = len(digests)
         self.answered = False
-        self.duplicates = len(set(digests)) < len(digests)
-        self._statuses: list[Status | None] = [None] * len(digests)
         self._start = time.monotonic()
+
+    def settle(self, at: int, status: Status, error: str | None = None) -> None:
+        """Say how one block ended, once."""
+        self.statuses[at] = status
+        self.left -= 1
+        self.error = self.error or error
+
+    def result(self) -> JobResult:
+        statuses = [status or Status.FAILED for status in self.statuses]
+        return JobResult(self.number, statuses, time.monotonic() - self._start, self.error)
+
+
+class Batch:
+    """Jobs of one kind that are worked on together. What is done to it needs the tier's lock."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs, self.kind, self.request = jobs, jobs[0].kind, jobs[0].request
+        self.digests = [digest for job in jobs for digest in job.digests]
+        self.buffers = [buffer for job in jobs for buffer in job.buffers]
+        self._owners = [(job, at) for job in jobs for at in range(len(job.digests))]
+        self._duplicates = self.kind is Kind.STORE and len(set(self.digests)) < len(self.digests)
 
     def first_of_each(self) -> list[int]:
         """Indices of the distinct blocks, in order."""
+        if not self._duplicates:
+            return list(range(len(self.digests)))
         return sorted({digest: at for at, digest in reversed([*enumerate(self.digests)])}.values())
 
     def is_settled(self, at: int) -> bool:
-        return self._statuses[at] is not None
+        job, index = self._owners[at]
+        return job.statuses[index] is not None
 
     def settle(self, at: int, status: Status, error: str | None = None) -> bool:
-        """Say how one block ended; False if that was said before."""
-        if self._statuses[at] is not None:
+        """Say how one block ended, in a store of its duplicates too; False if that was said before."""
+        if self.is_settled(at):
             return False
-        self._statuses[at] = status
-        self.left -= 1
-        self.error = self.error or error
+        same = [at]
+        if self._duplicates:
+            same = [other for other, digest in enumerate(self.digests) if digest == self.digests[at]]
+        for other in same:
+            job, index = self._owners[other]
+            job.settle(index, status, error)
         return True
+
+    def is_done(self) -> bool:
+        return not any(job.left for job in self.jobs)
 
     def good(self) -> list[bytes]:
         """Blocks that ended well, in order."""
-        return [digest for digest, status in zip(self.digests, self._statuses, strict=True) if status is Status.OK]
-
-    def result(self) -> JobResult:
-        statuses = [status or Status.FAILED for status in self._statuses]
-        return JobResult(self.number, statuses, time.monotonic() - self._start, self.error)
+        owners = zip(self.digests, self._owners, strict=True)
+        return [digest for digest, (job, at) in owners if job.statuses[at] is Status.OK]
 
 
 class Workers:
