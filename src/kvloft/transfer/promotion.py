@@ -1,7 +1,7 @@
 """Up: blocks that waiting requests asked for come from the tiers into host memory."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
 
 from kvloft.pool import BlockPool, Lookup
@@ -336,12 +336,15 @@ class Promoter:
         keys = [load.key for load in landed]
         if landed:
             self._pool.complete_store(keys, landed[0].owner, generation=job.generation)
+        kept: dict[Hashable, tuple[Wait, list[Key]]] = {}
         for load in landed:
             del self._loads[load.key]
-            for wait in load.waits.values():
+            for identity, wait in load.waits.items():
                 del wait.loads[load.key]
                 wait.sources[load.key] = link.name
-                self._hold([load.key], wait)
+                kept.setdefault(identity, (wait, []))[1].append(load.key)
+        for wait, found in kept.values():
+            self._hold(found, wait)
         return keys
 
     def set_aside(self, link: Link, job: Job) -> None:
@@ -381,8 +384,7 @@ class Promoter:
         if wait is None:
             return
         self._hungry.pop(request.id, None)
-        for key in wait.held:
-            self._drop_holder(key, request.id)
+        self._let_go(wait)
         called_back = []
         for load in wait.loads.values():
             load.waits.pop(request.id, None)
@@ -420,21 +422,22 @@ class Promoter:
 
     # Small steps.
 
-    def _hold(self, keys: Iterable[Key], wait: Wait) -> None:
+    def _hold(self, keys: Sequence[Key], wait: Wait) -> None:
+        self._pool.hold([key for key in keys if key not in self._holders])
         for key in keys:
-            holders = self._holders.get(key)
-            if holders is None:
-                self._pool.hold([key])
-                self._holders[key] = holders = set()
-            holders.add(wait.request.id)
+            self._holders.setdefault(key, set()).add(wait.request.id)
             wait.held[key] = None
 
-    def _drop_holder(self, key: Key, identity: Hashable) -> None:
-        holders = self._holders[key]
-        holders.discard(identity)
-        if not holders:
-            del self._holders[key]
-            self._pool.release([key])
+    def _let_go(self, wait: Wait) -> None:
+        """Keep no longer what only this request waits for."""
+        free = []
+        for key in wait.held:
+            holders = self._holders[key]
+            holders.discard(wait.request.id)
+            if not holders:
+                del self._holders[key]
+                free.append(key)
+        self._pool.release(free)
 
     def _fail(self, loads: Sequence[Load]) -> None:
         """These will not arrive; whoever waits may find them elsewhere."""
@@ -448,6 +451,9 @@ class Promoter:
             wait.failed.add((load.link.index, load.key))
 
     def _give_up(self, loads: Sequence[Load]) -> None:
+        owners: dict[Hashable, tuple[Request, list[Key]]] = {}
         for load in loads:
             del self._loads[load.key]
-            self._pool.complete_store([load.key], load.owner, success=False)
+            owners.setdefault(load.owner.id, (load.owner, []))[1].append(load.key)
+        for owner, keys in owners.values():
+            self._pool.complete_store(keys, owner, success=False)
