@@ -216,6 +216,18 @@ def test_a_tier_that_must_look_is_asked_once_a_step_for_all() -> None:
     assert engine.serve(request, chain("a", 7)) == 6
 
 
+def test_a_tier_that_does_not_know_is_not_waited_for_long() -> None:
+    tier = HostileTier()
+    tier.put("a0", "a1")
+    tier.unknown = True
+    engine = Engine(16, tier, lookup_seconds=1.0)
+    assert engine.ask(Request("a"), ["a0", "a1"]) is None
+    engine.step(seconds=0.5)
+    assert engine.ask(Request("a"), ["a0", "a1"]) is None
+    engine.step(seconds=0.6)
+    assert engine.ask(Request("a"), ["a0", "a1"]) == 0
+
+
 def test_no_step_hands_out_more_than_its_quota() -> None:
     tier = HostileTier(auto=False)
     tier.put(*chain("a", 40))

@@ -27,6 +27,7 @@ class CascadeConfig:
     Args:
         admission: which blocks go down.
         pending_seconds: how long a request may be kept waiting, all its blocks together; then it gets what is ready.
+        lookup_seconds: how long of that because tiers do not know yet what they have; then it counts as nothing.
         hang_seconds: a job not answered by then is given up, its slots are set aside, and the tier is left alone.
         idle_seconds: blocks are no longer kept for a request that has not asked for so long.
         promote_share: slots for blocks on their way up and for those landed and kept for requests that wait.
@@ -51,6 +52,7 @@ class CascadeConfig:
 
     admission: Admission = Admission.EVERYTHING
     pending_seconds: float = 10.0
+    lookup_seconds: float = 1.0
     hang_seconds: float = 5.0
     idle_seconds: float = 5.0
     promote_share: float = 0.5

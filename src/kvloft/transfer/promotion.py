@@ -91,6 +91,7 @@ class Promoter:
 
     def _wait(self, request: Request) -> Wait:
         wait = Wait(request, self._now + self._config.pending_seconds, self._now, dict.fromkeys(self._run))
+        wait.patience = self._now + self._config.lookup_seconds
         self._waits[request.id] = wait
         self._run = []
         return wait
@@ -112,6 +113,8 @@ class Promoter:
                 continue
             presence = link.look([key], self._now)[0]
             if presence is Presence.MISS:
+                continue
+            if presence is Presence.UNKNOWN and wait is not None and self._now >= wait.patience:
                 continue
             wait = wait or self._wait(request)
             if presence is Presence.HIT:
@@ -168,7 +171,7 @@ class Promoter:
             if not asked:
                 continue
             for (key, wait), presence in zip(asked, link.look([key for key, _ in asked], now), strict=True):
-                if presence is Presence.UNKNOWN:
+                if presence is Presence.UNKNOWN and now < wait.patience:
                     continue
                 del wait.unknown[key]
                 if presence is Presence.HIT:

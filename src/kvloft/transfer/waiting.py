@@ -24,6 +24,8 @@ class Wait:
     """Blocks to be brought, in the order asked for, and the tier that has them."""
     unknown: dict[Key, int] = field(default_factory=dict)
     """Blocks that a tier is looking up."""
+    patience: float = 0.0
+    """Until when it waits for tiers to look up."""
     loads: dict[Key, "Load"] = field(default_factory=dict)
     """Blocks on their way."""
     refused: set[Key] = field(default_factory=set)
