@@ -4,10 +4,10 @@
 its class (`LRU`, `ARC`, `ARCvLLM`) or by its name (`arc-vllm`), those of installed plug-ins included.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, count, groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import ClassVar, cast
 
@@ -34,11 +34,11 @@ class _Life:
     """Blocks it named, in that order."""
     finished: bool = False
 
-    def before(self, offered: Set[Key]) -> Iterator[Key]:
+    def before(self, offered: Set[Key]) -> set[Key]:
         """Its blocks that must not leave for the offered ones: what it named, and what the scheduler knows to come before
         the last of these. What comes after may leave; it is of no use without them."""
         last = max((self.positions.get(key, 0) for key in offered), default=0)
-        return chain(self.chain, (key for key, position in self.positions.items() if position < last))
+        return self.chain.keys() | {key for key, position in self.positions.items() if position < last}
 
 
 class KvloftCachePolicy(CachePolicy):
@@ -86,9 +86,9 @@ class KvloftCachePolicy(CachePolicy):
             return []
         chunks = self._chunks
         life = self._asking(protected)
-        keep = self._busy | {key for key in protected if key in chunks}
+        keep = self._busy | (chunks.keys() & protected)
         if life and self.spares_own_chain:
-            keep.update(key for key in life.before(protected) if key in chunks)
+            keep |= chunks.keys() & life.before(protected)
         if n > len(chunks) - len(keep):
             return None
         self._asked = self._offer(n, protected, life)
