@@ -1,6 +1,7 @@
 """`KvloftSpec` without an engine: its settings, and what it makes of them."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_defaults_and_unrelated_keys() -> None:
         ({"cpu_byte_to_use": 1}, ["cpu_byte_to_use: 1", "did you mean cpu_bytes_to_use?"]),
         ({"evictionpolicy": "arc"}, ["evictionpolicy: 'arc'", "did you mean eviction_policy?"]),
         ({"canonical_layout": True}, ["canonical_layout: True", "leave it out"]),
-        ({"secondary_tiers": [{"type": "fs"}]}, ["secondary_tiers", "leave it out"]),
+        ({"secondary_tiers": [{"type": "fs"}]}, ["secondary_tiers", "name them in tiers"]),
     ],
 )
 def test_what_is_wrong_is_said_with_field_value_and_remedy(settings: dict[str, Any], words: list[str]) -> None:
@@ -102,3 +103,13 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert len(found) == 4
     for name in ("cpu_bytes_to_use", "eviction_policy", "transfer_threads", "store_treshold"):
         assert sum(f" {name}: " in problem for problem in found) == 1
+
+
+def test_latent_attention_is_refused_on_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There vLLM goes on from loaded blocks to other tokens, whatever moved the bytes."""
+    model = SimpleNamespace(use_mla=True, model="some/model")
+    monkeypatch.setattr("kvloft.vllm.spec.engine_config", lambda: SimpleNamespace(model_config=model))
+    (problem,) = problems(cpu_bytes_to_use="1MiB")
+    assert "spec_name: 'KvloftSpec' cannot serve some/model on the CPU platform" in problem
+    model.use_mla = False
+    assert make_spec(cpu_bytes_to_use="1MiB").num_chunks > 0

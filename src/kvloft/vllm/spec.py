@@ -16,6 +16,7 @@ from kvloft.tiers import Tier
 from kvloft.tiers.settings import TierPlan, read_tiers
 from kvloft.transfer import Arena
 from kvloft.transfer.limits import CascadeConfig
+from kvloft.vllm.compat import engine_config
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.namespace import namespace_of
@@ -179,7 +180,7 @@ _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
 
 def _read(config: OffloadingConfig) -> dict[str, Any]:
     given = config.extra_config
-    problems = _unknown(given)
+    problems = [*_model_problem(given), *_unknown(given)]
     settings: dict[str, Any] = {}
     for name, (reader, default) in _READERS.items():
         if given.get(name) is None:
@@ -199,6 +200,16 @@ def _read(config: OffloadingConfig) -> dict[str, Any]:
     if problems:
         raise ConfigError([f"kv_connector_extra_config: {problem}" for problem in problems])
     return settings
+
+
+def _model_problem(given: Mapping[str, Any]) -> list[str]:
+    engine = engine_config()
+    if not current_platform.is_cpu() or engine is None or not engine.model_config.use_mla:
+        return []
+    return [
+        f"spec_name: {given.get('spec_name')!r} cannot serve {engine.model_config.model} on the CPU platform: vLLM "
+        "caches no prefixes of latent attention there, and goes on wrongly from what is loaded; serve it without offloading"
+    ]
 
 
 def _unknown(given: Mapping[str, Any]) -> list[str]:
