@@ -25,6 +25,7 @@ LAYERS = {
     "vllm": 5,
     "report": 6,
     "doctor": 6,
+    "watch": 6,
     "testing": 6,
     "cli": 7,
 }
