@@ -20,9 +20,17 @@ from vllm.v1.kv_offload.base import (
     TierMatcher,
     make_offload_key,
 )
+from vllm.v1.kv_offload.config import (
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hostile import HostileTier
+from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace
 from kvloft.tiers.base import Tier
 from kvloft.tiers.disk import DiskTier
@@ -252,3 +260,52 @@ def test_no_call_of_the_scheduler_does_io(tmp_path: Path, io: list[tuple[str, in
     assert {"Files.read", "Files.write"} <= {what for what, _ in io}
     scheduler.manager.shutdown()
     assert scheduler.released == 1
+
+
+def make_spec(**settings: Any) -> Any:
+    return KvloftSpec(
+        OffloadingConfig(
+            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
+            worker_kv_bytes_per_block=BLOCK,
+            enable_kv_cache_events=False,
+            extra_config={"cpu_bytes_to_use": SLOTS * BLOCK, **settings},
+            engine_id=f"kvloft-{time.time_ns()}",
+            model=OffloadingModelConfig("model", "float32"),
+            cache=OffloadingCacheConfig(32, 1),
+            parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
+        )
+    )
+
+
+def test_a_spec_with_tiers_makes_this_manager(tmp_path: Path) -> None:
+    disk = {"type": "disk", "path": str(tmp_path), "capacity": "1MiB", "namespace": "test"}
+    spec = make_spec(tiers=[disk], cascade={"pending_seconds": 3.0, "admission": "second-use"})
+    manager = spec.get_manager()
+    assert isinstance(manager, TieredManager)
+    assert manager is spec.get_manager()
+    assert (manager.cascade.config.pending_seconds, manager.cascade.config.block_tokens) == (3.0, 32)
+    assert list(manager.cascade.stats().tiers) == ["disk"]
+    manager.shutdown()
+    assert not isinstance(make_spec().get_manager(), TieredManager)
+
+
+def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_spec(
+            tiers=[{"type": "disk", "capacity": "x"}], cascade={"pendin_seconds": 3, "nothing": 1}, eviction_policy="lrv"
+        )
+    text = str(caught.value)
+    assert len(caught.value.problems) == 5
+    assert "cascade.pendin_seconds is unknown; did you mean pending_seconds?" in text
+    assert "tiers[0].path: missing" in text
+    with pytest.raises(ConfigError, match="hang_seconds: -1 is not a number greater than 0"):
+        make_spec(cascade={"hang_seconds": -1})
+
+
+def test_a_tier_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    spec = make_spec(tiers=[{"type": "disk", "path": str(tmp_path / "file"), "capacity": "1MiB", "namespace": "test"}])
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(TierError, match="cannot be made a directory of the disk tier"):
+        spec.get_manager()
+    assert {thread.name for thread in threading.enumerate()} <= before

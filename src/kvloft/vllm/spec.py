@@ -1,7 +1,9 @@
 """`KvloftSpec`: kvloft as vLLM's offloading spec, named in `kv_connector_extra_config`."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from vllm.platforms import current_platform
@@ -100,11 +102,11 @@ class KvloftSpec(CPUOffloadingSpec):
                 tiers.append(plan.open(host.slot_bytes, namespace, host.bytes.data))
             tokens = self.tokens_per_block[0] * self.blocks_per_chunk
             config = replace(self.extra_config["cascade"], block_tokens=tokens)
-            return TieredManager(tiers, host.view, host.close, config, **settings)
+            return TieredManager(tiers, host.view, partial(_close, host), config, **settings)
         except BaseException:
             for tier in tiers:
                 tier.close()
-            host.close()
+            _close(host)
             raise
 
     def _open_host(self) -> "Arena | SharedRegion":
@@ -137,6 +139,12 @@ class KvloftSpec(CPUOffloadingSpec):
     def open_arena(self, member: str) -> Arena:
         """The engine's host memory on the CPU platform, shared by all who open it; each `member` may do so once."""
         return Arena(self.config.engine_id, self.num_chunks, self.kv_bytes_per_chunk, member)
+
+
+def _close(host: Arena | SharedRegion) -> None:
+    """Let go of host memory. If somebody still holds a view, be it a traceback, it goes with the last of these."""
+    with suppress(BufferError):
+        host.close()
 
 
 def _cascade(value: object) -> CascadeConfig:
