@@ -190,6 +190,25 @@ def test_a_reset_keeps_what_is_below_and_live_requests_go_on() -> None:
     scheduler.load(context, keys_of("a", 4))
 
 
+def test_slots_of_the_worker_rest_after_a_reset() -> None:
+    """Its transfers go on for a while; what comes up from below must not lie in their way."""
+    tier = Shelf()
+    scheduler = Scheduler(tier)
+    context = scheduler.begin("r")
+    scheduler.store(context, keys_of("a", 4))
+    writing = scheduler.manager.prepare_store(keys_of("b", 3), context)
+    reading = scheduler.manager.prepare_load(keys_of("a", 2), context)
+    assert writing is not None
+    busy = {*writing.store_spec.block_ids.tolist(), *reading.block_ids.tolist()}
+    scheduler.manager.reset_cache()
+    output = scheduler.manager.prepare_store(keys_of("c", SLOTS - 5), context)
+    assert output is not None and busy.isdisjoint(output.store_spec.block_ids.tolist())
+    assert scheduler.manager.prepare_store(keys_of("d", 1), context) is None
+    for _ in range(16):
+        scheduler.step()
+    assert scheduler.manager.pool.free == 5
+
+
 def test_prefill_rate_is_measured_from_steps() -> None:
     scheduler = Scheduler(Shelf(), block_tokens=16)
     context = scheduler.begin("r")

@@ -441,6 +441,21 @@ def test_a_reset_keeps_a_slot_that_two_tiers_read_until_both_have_answered() -> 
     assert engine.pool.free == 4
 
 
+def test_a_reset_keeps_slots_that_others_use_until_all_have_let_go() -> None:
+    tier = HostileTier(auto=False)
+    engine = Engine(8, tier)
+    engine.run(Request("a"), ["a0"])
+    engine.step()
+    slots = engine.begin_load(Request("b"), ["a0"]).slots
+    assert engine.pool.busy_slots() == slots
+    engine.cascade.reset(slots)
+    engine.cascade.let_go(slots)
+    assert engine.pool.free == 7
+    tier.answer(tier.jobs[0])
+    engine.step()
+    assert engine.pool.free == 8
+
+
 # Trouble.
 
 

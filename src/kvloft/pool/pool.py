@@ -235,6 +235,10 @@ class BlockPool:
         """Slots that are free or could be freed: the blocks that are neither written, read, nor held may leave."""
         return len(self._free) + len(self._slots) - len(self._writing) - len(self._pins)
 
+    def busy_slots(self) -> list[int]:
+        """Slots whose blocks are being written, read, or held."""
+        return [self._slots[key] for key in (*self._writing, *self._pins)]
+
     def hold(self, keys: Iterable[Key]) -> list[int]:
         """Keep distinct readable blocks from leaving until `release`. Counts as no access.
 

@@ -173,14 +173,23 @@ class Cascade:
     def _busy(self) -> bool:
         return self._down.pending or any(link.waiting for link in self._links)
 
-    def reset(self) -> None:
+    def reset(self, in_use: Iterable[int] = ()) -> None:
         """Drop all blocks in host memory, and the pool's; the tiers keep theirs. Slots that a tier may still be writing or
-        reading stay out of use until it answers."""
+        reading stay out of use until it answers.
+
+        Args:
+            in_use: slots that somebody else may still write or read: out of use until `let_go`.
+        """
+        in_use = list(in_use)
         jobs = [job for link in self._links for job in link.surrender()]
-        self._down.reset(job for job in jobs if job.course is Course.DOWN)
+        self._down.reset([*in_use, *(slot for job in jobs if job.course is Course.DOWN for slot in job.slots)])
         self._up.reset()
         self._used.clear()
-        self.pool.reset(away=[slot for job in jobs for slot in job.slots])
+        self.pool.reset(away=[*in_use, *(slot for job in jobs for slot in job.slots)])
+
+    def let_go(self, slots: Iterable[int]) -> None:
+        """Nobody but tiers writes or reads these slots of `reset` any more."""
+        self._down.let_go(slots)
 
     def stats(self) -> CascadeStats:
         """Sizes and counters now."""

@@ -30,7 +30,7 @@ class Demoter:
         """Blocks stored once, the oldest first."""
         self._seen_limit = int(pool.capacity * config.ghost_share)
         self._owed: Counter[int] = Counter()
-        """Slots that hold no resident any more, and how many jobs still read them."""
+        """Slots that hold no resident any more, and how many jobs or others still use them."""
 
     # Hearing of blocks.
 
@@ -143,18 +143,21 @@ class Demoter:
         if not job.gone:
             self._pool.release(job.keys)
             return
-        self._owed.subtract(job.slots)
-        free = [slot for slot in job.slots if not self._owed[slot]]
-        for slot in free:
-            del self._owed[slot]
-        self._pool.reclaim(free)
+        self.let_go(job.slots)
 
-    def reset(self, jobs: Iterable[Job]) -> None:
-        """Everything in host memory is being dropped while these jobs still read it."""
+    def let_go(self, slots: Iterable[int]) -> None:
+        """One of those who use these slots does so no more."""
+        for slot in slots:
+            self._owed[slot] -= 1
+            if not self._owed[slot]:
+                del self._owed[slot]
+                self._pool.reclaim([slot])
+
+    def reset(self, in_use: Iterable[int]) -> None:
+        """Everything in host memory is being dropped. These slots are still in use; each is named once for each user."""
         for queue in self._queues:
             queue.clear()
-        for job in jobs:
-            self._owed.update(job.slots)
+        self._owed.update(in_use)
 
     @property
     def pending(self) -> bool:

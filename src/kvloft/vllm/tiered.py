@@ -1,6 +1,7 @@
 """`TieredManager`: the manager with tiers below host memory."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from kvloft.vllm.manager import RESULTS, KvloftManager
 from kvloft.vllm.request import request_of
 from kvloft.vllm.tier_metrics import TierReporter
 
+_REST_STEPS = 16
+"""Steps after a reset by which the worker has waited for its transfers: more than the batches that vLLM has under way."""
 _STALL = 2.0
 """Seconds after which a step is taken to have waited for something else than computing."""
 
@@ -63,6 +66,9 @@ class TieredManager(KvloftManager):
         self._computed = 0
         """Tokens whose blocks were to be stored in this step: the engine computes them meanwhile."""
         self._step_began = 0.0
+        self._steps = 0
+        self._resting: deque[tuple[int, list[int]]] = deque()
+        """Slots that the worker used when the cache was reset, and the step at which it surely does no more."""
 
     # Requests.
 
@@ -109,6 +115,9 @@ class TieredManager(KvloftManager):
         if self._computed and now - self._step_began < _STALL:
             self.cascade.prefill.observe(self._computed, now - self._step_began)
         self._computed, self._step_began = 0, now
+        self._steps += 1
+        while self._resting and self._resting[0][0] <= self._steps:
+            self.cascade.let_go(self._resting.popleft()[1])
         for identity in context.new_req_ids:
             request = self._live.get(identity)
             if request is not None:
@@ -122,7 +131,11 @@ class TieredManager(KvloftManager):
     def reset_cache(self) -> None:
         """Drop every chunk in host memory; the tiers keep theirs. What a tier still reads or writes stays out of use until
         it answers, so nothing is waited for."""
-        self.cascade.reset()
+        # The worker's transfers go on, and no one will tell of their end: vLLM has them waited for before the worker begins
+        # another, but a tier would not wait. A slot in a tier's hands at the same time is let go by both.
+        in_use = self.pool.busy_slots()
+        self.cascade.reset(in_use)
+        self._resting.append((self._steps + _REST_STEPS, in_use))
         self._announce()
 
     def get_stats(self) -> OffloadingConnectorStats:
