@@ -50,6 +50,9 @@ class SIEVE(Policy):
                 break
             self._passed.update(self._ahead)
             self._ahead, self._passed = self._passed, OrderedDict()
+        if not self._ahead:
+            # At once, or the hand would meet the newest blocks before it is back at the old end.
+            self._ahead, self._passed = self._passed, OrderedDict()
         self.evictions["sieve"] += n
         return victims
 
