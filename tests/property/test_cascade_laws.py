@@ -213,5 +213,5 @@ class CascadeMachine(RuleBasedStateMachine):
         assert self.engine.serve(Request("after"), ["c0"]) == 1, "the tier has healed and is not used"
 
 
-CascadeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, phases=[Phase.generate])
+CascadeMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, phases=[Phase.generate])
 TestCascadeMachine = CascadeMachine.TestCase

@@ -159,7 +159,7 @@ class Cascade:
             self._collect(link, now)
             for job in link.overdue(now, self.config.hang_seconds):
                 if job.course is Course.UP and not job.gone:
-                    self._up.set_aside(link, job)
+                    self._up.give_up(job)
         if self._used:
             self._touch(now)
         self._up.step(now)

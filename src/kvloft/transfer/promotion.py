@@ -1,15 +1,16 @@
 """Up: blocks that waiting requests asked for come from the tiers into host memory."""
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
 
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key, Request
-from kvloft.tiers.base import Buffer, JobResult, Presence, Status
+from kvloft.tiers.base import Buffer, JobResult, Presence
 from kvloft.transfer.latency import PrefillRate
 from kvloft.transfer.limits import CascadeConfig, slots_of
 from kvloft.transfer.link import Course, Job, Link
+from kvloft.transfer.loads import Loads
 from kvloft.transfer.waiting import Load, Wait
 
 
@@ -26,27 +27,20 @@ class Promoter:
     ) -> None:
         self._pool = pool
         self._links = links
-        self._view = view
         self._config = config
         self._rate = rate
         self._room = slots_of(pool.capacity, config.promote_share)
-        room = slots_of(pool.capacity, config.load_share, len(links))
-        self._per_link = [room // len(links) + (index < room % len(links)) for index in range(len(links))]
         self._waits: OrderedDict[Hashable, Wait] = OrderedDict()
         """By request id, the one that asked longest ago first."""
         self._hungry: dict[Hashable, Wait] = {}
         """Those that want blocks for which no room has been taken, first come first."""
-        self._loads: dict[Key, Load] = {}
-        self._queues: list[deque[list[Load]]] = [deque() for _ in links]
-        """Loads with room but not yet submitted, in batches of one request each."""
+        self._loads = Loads(pool, links, view, config)
         self._holders: dict[Key, set[Hashable]] = {}
         """Blocks kept, and for which requests."""
         self._sources: dict[Hashable, dict[Key, str]] = {}
         """Of requests that have loaded: the tiers that their blocks came from."""
         self._probes: dict[int, tuple[list[Key], Request]] = {}
         """By tier: blocks with which to find out how it does now."""
-        self._stray = 0
-        """Slots in the hands of overdue loads."""
         self._asking: Hashable = None
         self._run: list[Key] = []
         """Blocks just found ready for the request that is asking, as long as it does not wait."""
@@ -146,7 +140,7 @@ class Promoter:
         self._seat(now)
         self._probe(now)
         for link in self._links:
-            self._submit(link, now)
+            self._loads.submit(link, now)
 
     def _expire(self, now: float) -> None:
         """Let go of requests that ask no more, and of the wishes of those whose time is over."""
@@ -183,7 +177,7 @@ class Promoter:
         """Take room for those who want blocks, first come first. Who must wait for room keeps the later ones waiting too:
         else a small request after the other would pass a large one."""
         for identity, wait in list(self._hungry.items()):
-            if not wait.owns and min(len(wait.wanted), self._room - self._stray) > self._left:
+            if not wait.owns and min(len(wait.wanted), self._room - self._loads.set_aside) > self._left:
                 break
             self._settle(wait)
             self._shun_slow(wait, now)
@@ -209,7 +203,7 @@ class Promoter:
         for index, blocks in Counter(wait.wanted.values()).items():
             link = self._links[index]
             recompute = self._rate.seconds(blocks * self._config.block_tokens)
-            load = link.latency.predict(self._ahead(link) + blocks)
+            load = link.latency.predict(self._loads.ahead(link) + blocks)
             if recompute is None or load is None or load <= recompute:
                 continue
             keys = [key for key, tier in wait.wanted.items() if tier == index]
@@ -221,13 +215,10 @@ class Promoter:
             for key in keys:
                 del wait.wanted[key]
 
-    def _ahead(self, link: Link) -> int:
-        return link.busy[Course.UP] + sum(map(len, self._queues[link.index]))
-
     @property
     def taken(self) -> int:
         """Slots that promotions use: on their way, set aside, or kept for those who wait."""
-        return len(self._loads) + len(self._holders) + self._stray
+        return len(self._loads) + len(self._holders) + self._loads.set_aside
 
     @property
     def _left(self) -> int:
@@ -241,7 +232,7 @@ class Promoter:
         unheld = [key for key in ready if key not in self._holders]
         left = self._left
         need = len(unheld) + len(wait.wanted)
-        if wait.wanted and need > left and not wait.owns and min(need, self._room - self._stray) > left:
+        if wait.wanted and need > left and not wait.owns and min(need, self._room - self._loads.set_aside) > left:
             return False
         if len(unheld) > left:
             self._refuse(wait, len(wait.wanted))
@@ -255,14 +246,7 @@ class Promoter:
         if plan is None:
             self._refuse(wait, len(wait.wanted))
             return True
-        for key, slot in zip(plan.keys, plan.slots, strict=True):
-            load = Load(key, self._links[wait.wanted[key]], slot, wait.request, {wait.request.id: wait})
-            self._loads[key] = wait.loads[key] = load
-        for link in {wait.loads[key].link for key in plan.keys}:
-            loads = [wait.loads[key] for key in plan.keys if wait.wanted[key] == link.index]
-            self._queues[link.index].extend(
-                loads[start : start + self._config.job_blocks] for start in range(0, len(loads), self._config.job_blocks)
-            )
+        self._loads.start(plan, wait.wanted, wait)
         wait.wanted.clear()
         return True
 
@@ -276,88 +260,32 @@ class Promoter:
                 del wait.wanted[key]
 
     def _probe(self, now: float) -> None:
-        """Load blocks that nobody waits for, to see how a tier does: one where it failed; where it was slow as many as a job
-        may have, for what few take says little of many."""
+        """See how tiers do: with one block where a tier had failed; where it was slow with as many as a job may have, for
+        what few take says little of many."""
         for index, (keys, request) in list(self._probes.items()):
             del self._probes[index]
             link, breaker = self._links[index], self._links[index].breakers[Course.UP]
-            if not breaker.closed and not breaker.due(now):
-                continue
-            room = min(self._left, self._per_link[index] - link.busy[Course.UP], self._config.job_blocks)
-            missing = [key for key in keys if self._pool.lookup(key) is Lookup.MISS]
-            missing = missing[: max(room, 0)] if breaker.closed else missing[: min(max(room, 0), 1)]
-            nobody = Request(("probe", link.name), request.tenant)
-            plan = self._pool.prepare_store(missing, nobody, fetch=True) if missing else None
-            if plan is None:
-                continue
-            self._pool.finish(nobody)
-            if not breaker.closed:
-                breaker.probe()
-            loads = [Load(key, link, slot, nobody, probe=True) for key, slot in zip(plan.keys, plan.slots, strict=True)]
-            self._loads.update((load.key, load) for load in loads)
-            link.counters["probes"] += 1
-            self._send(link, loads, now)
-
-    def _submit(self, link: Link, now: float) -> None:
-        """Hand loads to the tier, as far as it may have slots."""
-        queue, breaker = self._queues[link.index], link.breakers[Course.UP]
-        quota = min(self._config.step_blocks, self._per_link[link.index] - link.busy[Course.UP])
-        while queue and breaker.closed and quota > 0:
-            batch = [load for load in queue.popleft() if self._loads.get(load.key) is load]
-            if len(batch) > quota:
-                queue.appendleft(batch[quota:])
-                del batch[quota:]
-            quota -= len(batch)
-            if batch:
-                self._send(link, batch, now)
-        if not breaker.closed:
-            self._fail([load for batch in queue for load in batch if self._loads.get(load.key) is load])
-            queue.clear()
-
-    def _send(self, link: Link, loads: Sequence[Load], now: float) -> None:
-        for load in loads:
-            load.submitted = True
-        job = Job(Course.UP, [x.key for x in loads], [x.slot for x in loads], self._pool.generation, loads[0].owner)
-        refusal = link.submit(job, self._view, now)
-        if refusal is not None:
-            self.land(link, job, refusal)
+            if breaker.closed or breaker.due(now):
+                most = min(self._left, self._loads.room(link), self._config.job_blocks if breaker.closed else 1)
+                missing = [key for key in keys if self._pool.lookup(key) is Lookup.MISS]
+                self._loads.probe(link, missing[: max(most, 0)], request.tenant, now)
 
     # Answers.
 
     def land(self, link: Link, job: Job, result: JobResult) -> list[Key]:
         """A load was answered. Returns the blocks that are now ready."""
-        if job.gone:
-            self._pool.reclaim(job.slots)
-            self._stray -= len(job.slots)
-            return []
-        landed: list[Load] = []
-        lost: list[Load] = []
-        for key, status in zip(job.keys, result.statuses, strict=True):
-            link.counters[f"load_{status.value}"] += 1
-            (landed if status is Status.OK else lost).append(self._loads[key])
-        self._fail(lost)
-        keys = [load.key for load in landed]
-        if landed:
-            self._pool.complete_store(keys, landed[0].owner, generation=job.generation)
+        landed = self._loads.land(link, job, result)
         kept: dict[Hashable, tuple[Wait, list[Key]]] = {}
         for load in landed:
-            del self._loads[load.key]
             for identity, wait in load.waits.items():
-                del wait.loads[load.key]
-                wait.sources[load.key] = link.name
                 kept.setdefault(identity, (wait, []))[1].append(load.key)
         for wait, found in kept.values():
             self._hold(found, wait)
-        return keys
+        return [load.key for load in landed]
 
-    def set_aside(self, link: Link, job: Job) -> None:
-        """A load is overdue: those who wait get a miss, and its slots are nobody's until it is answered."""
-        assert job.request is not None
-        self._pool.quarantine(job.keys, job.request)
-        self._stray += len(job.slots)
-        job.gone = True
-        for key in job.keys:
-            self._unhook(self._loads.pop(key))
+    def give_up(self, job: Job) -> None:
+        """A load is overdue: those who wait for it get a miss."""
+        self._loads.give_up(job)
 
     # Ending.
 
@@ -388,30 +316,22 @@ class Promoter:
             return
         self._hungry.pop(request.id, None)
         self._let_go(wait)
-        called_back = []
-        for load in wait.loads.values():
-            load.waits.pop(request.id, None)
-            if not load.waits and not load.submitted:
-                called_back.append(load)
-        self._give_up(called_back)
+        self._loads.desert(wait)
 
     def reset(self) -> None:
         """Everything in host memory is being dropped."""
-        self._stray += sum(load.submitted for load in self._loads.values())
         self._asking = None
         self._waits.clear()
         self._hungry.clear()
-        self._loads.clear()
+        self._loads.reset()
         self._holders.clear()
         self._sources.clear()
         self._probes.clear()
-        for queue in self._queues:
-            queue.clear()
 
     @property
     def pending(self) -> bool:
         """Whether a step may bring something nearer."""
-        return bool(self._hungry or self._probes or any(self._queues))
+        return bool(self._hungry or self._probes or self._loads.queued)
 
     def sizes(self) -> dict[str, int]:
         """Requests and blocks, by what they are doing."""
@@ -420,7 +340,7 @@ class Promoter:
             "wanted": sum(len(wait.wanted) + len(wait.unknown) for wait in self._hungry.values()),
             "loading": len(self._loads),
             "held": len(self._holders),
-            "set_aside": self._stray,
+            "set_aside": self._loads.set_aside,
         }
 
     # Small steps.
@@ -441,22 +361,3 @@ class Promoter:
                 del self._holders[key]
                 free.append(key)
         self._pool.release(free)
-
-    def _fail(self, loads: Sequence[Load]) -> None:
-        """These will not arrive; whoever waits may find them elsewhere."""
-        for load in loads:
-            self._unhook(load)
-        self._give_up(loads)
-
-    def _unhook(self, load: Load) -> None:
-        for wait in load.waits.values():
-            wait.loads.pop(load.key, None)
-            wait.failed.add((load.link.index, load.key))
-
-    def _give_up(self, loads: Sequence[Load]) -> None:
-        owners: dict[Hashable, tuple[Request, list[Key]]] = {}
-        for load in loads:
-            del self._loads[load.key]
-            owners.setdefault(load.owner.id, (load.owner, []))[1].append(load.key)
-        for owner, keys in owners.values():
-            self._pool.complete_store(keys, owner, success=False)
