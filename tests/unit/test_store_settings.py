@@ -7,7 +7,7 @@ import pytest
 from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
 from kvloft.tiers.settings import read_tiers
-from kvloft.tiers.stores import open_store
+from kvloft.tiers.stores import type_of
 
 NAMESPACE = Namespace(model="settings")
 
@@ -66,10 +66,15 @@ def test_wrong_addresses_are_refused_when_the_tier_is_made(settings: Any, words:
     assert all(word in str(refused.value) for word in words) and "hunter2" not in str(refused.value)
 
 
-def test_an_address_tells_the_store() -> None:
-    pytest.importorskip("redis")
-    tier = open_store("redis://127.0.0.1:1", 4096, NAMESPACE)
-    assert tier.name == "redis"
-    tier.close()
-    with pytest.raises(ConfigError, match="s3://"):
-        open_store("ftp://host", 4096, NAMESPACE)
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://h:1", "redis"),
+        ("rediss://h:1", "redis"),
+        ("mooncake://h:1", "mooncake"),
+        ("s3://b", "objects"),
+        ("x", "objects"),
+    ],
+)
+def test_an_address_tells_the_type(url: str, kind: str) -> None:
+    assert type_of(url) == kind

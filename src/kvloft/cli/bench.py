@@ -1,4 +1,4 @@
-"""`kvloft bench disk DIR`: how fast a directory is for blocks, and what that means for a model."""
+"""`kvloft bench disk DIR` and `kvloft bench store URL`: how fast a medium is for blocks, and what that means for a model."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +13,17 @@ class Medium(StrEnum):
     """What can be measured."""
 
     disk = "disk"
+    store = "store"
 
 
 def bench(
     medium: Annotated[Medium, typer.Argument(help="What to measure.")],
-    where: Annotated[str, typer.Argument(metavar="DIR", help="A directory on it; what is written there is removed again.")],
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL", help="A directory on the disk, or the store's address. What is written is removed again."
+        ),
+    ],
     sizes: Annotated[str, typer.Option(help="Block sizes, separated by commas.")] = "256KiB,2MiB",
     depths: Annotated[str, typer.Option(help="Blocks in flight, separated by commas.")] = "1,8,32",
     amount: Annotated[str, typer.Option(help="What is written and read for each size and depth.")] = "256MiB",
@@ -28,6 +34,12 @@ def bench(
     tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
     prefill: Annotated[
         float | None, typer.Option(help="Tokens a second that the engine computes: is loading faster than that?")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A setting of the store's tier, NAME=VALUE, such as password=env:REDIS_PASSWORD. Repeatable."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option(help="Print JSON.")] = False,
 ) -> None:
@@ -45,8 +57,26 @@ def bench(
     block_sizes, flights = _sizes(sizes, "--sizes"), _counts(depths)
     (total,) = _sizes(amount, "--amount")
     bytes_per_token = KVGeometry.from_config(model, kv_dtype, tp).bytes_per_token() if model else None
+    if medium is Medium.store:
+        from kvloft.cli._bench_store import add_break_even, measure_store, print_store, read_settings
+
+        with progress("measurements") as tell:
+            rows = measure_store(where, read_settings(setting or []), block_sizes, flights, total, tell)
+        result = {
+            "medium": medium.value,
+            "where": where,
+            "model": model,
+            "bytes_per_token": add_break_even(rows, bytes_per_token, prefill),
+            "prefill_tokens_per_second": prefill,
+            "rows": rows,
+        }
+        if json:
+            typer.echo(dumps(result, indent=2))
+        else:
+            print_store(Console(highlight=False), result)
+        return
     cases = [(size, depth) for size in block_sizes for depth in flights]
-    rows: list[dict[str, Any]] = []
+    rows = []
     with progress("measurements") as tell:
         for done, (size, depth) in enumerate(cases):
             tell(done, len(cases))

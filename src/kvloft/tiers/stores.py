@@ -139,18 +139,12 @@ def make_mooncake(block_bytes: int, namespace: Namespace, arena: Buffer | None =
     return MooncakeTier(MooncakeAccess(**given), block_bytes, namespace, arena=arena, **rest)
 
 
-def open_store(url: str, block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
-    """The tier for an address, by its scheme; further settings as for its type.
-
-    Raises:
-        ConfigError: no shared store has such an address.
-    """
+def type_of(url: str) -> str:
+    """The type of tier for an address, by its scheme; "objects" if it is nobody else's."""
     scheme = url.split("://")[0]
     if scheme in ("redis", "rediss", "unix"):
-        return make_redis(block_bytes, namespace, url=url, **given)
-    if scheme == "mooncake":
-        return make_mooncake(block_bytes, namespace, url=url, **given)
-    return make_objects(block_bytes, namespace, url=url, **given)
+        return "redis"
+    return "mooncake" if scheme == "mooncake" else "objects"
 
 
 def _common(given: dict[str, Any], bounds: Bounds, namespace: Namespace) -> dict[str, Any]:
