@@ -46,6 +46,10 @@ class Catalog:
         """Places to write to, the next one last."""
         self.ours = 0
         """Blocks the policy knows: readable and owned, or being written."""
+        self.complete = False
+        """Whether all that lay on the medium at the start is known."""
+        self.renounced: set[bytes] = set()
+        """Blocks removed before that."""
         self._writing: dict[bytes, int] = {}
         self._reading: Counter[int] = Counter()
         self._leaving: set[int] = set()
@@ -87,8 +91,8 @@ class Catalog:
         need = len(digests) - len(self.free)
         evicted: list[int] = []
         if need > 0:
-            keep = {*self._writing, *(digest for digest in offered if self._is_ours(digest))}
-            keep.update(digest for place in self._reading if (digest := self._owned_at(place)) is not None)
+            keep = {*self._writing, *(digest for digest in offered if self._is_ranked(digest))}
+            keep.update(digest for place in self._reading if (digest := self._ranked_at(place)) is not None)
             able = min(need, self.ours - len(keep)) if evict else 0
             if able > 0:
                 digests = digests[: len(self.free) + able]
@@ -115,6 +119,7 @@ class Catalog:
             self._put_in(digest, place, stored)
             segment, slot = self.segment(place), place & _SLOT
             segment.used[slot], segment.hits[slot] = int(stored), 0
+            segment.ranked[slot] = True
             segment.touched.add(slot)
         self.policy.commit(digests, request)
 
@@ -152,14 +157,15 @@ class Catalog:
                 segment.used[slot] = second
                 segment.hits[slot] = min(segment.hits[slot] + 1, CONDEMNED - 1)
                 segment.touched.add(slot)
-        ours = [digest for digest, place in here if self.segment(place).owned]
+        ours = [digest for digest, place in here if self.segment(place).ranked[place & _SLOT]]
         if ours:
             self.policy.finish(ours, set(ours) if stored else set(), request)
 
-    def rank(self, digests: Sequence[bytes]) -> None:
+    def warm(self, digests: Sequence[bytes]) -> None:
         """Owned blocks were used by other processes."""
-        if digests:
-            self.policy.finish(digests, set(), self.request())
+        ranked = [digest for digest in digests if self._is_ranked(digest)]
+        if ranked:
+            self.policy.finish(ranked, set(), self.request())
 
     # Leaving.
 
@@ -168,7 +174,7 @@ class Catalog:
         place = self.where.get(digest)
         if place is None:
             return None
-        if self.segment(place).owned:
+        if self._is_ranked(digest):
             self.policy.forget([digest])
             self.ours -= 1
         return self._take_out(digest)
@@ -194,63 +200,76 @@ class Catalog:
     # Segments come and go.
 
     def add(self, segment: Segment) -> None:
-        """Know a segment; its blocks come by `enter`."""
+        """Know a segment; its blocks come by `place` or `follow`."""
         segment.number = next(self._numbers)
         self.segments[segment.number] = segment
+
+    def place(self, segment: Segment, blocks: Sequence[tuple[int, bytes, float]]) -> None:
+        """Know blocks found in a segment that is not owned (yet): slot, digest, time of storing; at most `CHUNK`."""
+        for slot, digest, stored in blocks:
+            if digest not in self.where and digest not in self._writing and digest not in self.renounced:
+                self._put_in(digest, segment.number << SLOT_BITS | slot, stored)
+
+    def forget(self, segment: Segment, slots: Sequence[int]) -> None:
+        """Know no more what lies in some slots of a segment that is not owned (yet)."""
+        for slot in slots:
+            digest = segment.digests[slot]
+            if digest is not None:
+                self._take_out(digest)
+
+    def own(self, segment: Segment, taken: Sequence[int], free: Sequence[int]) -> list[int]:
+        """A segment becomes this process's own.
+
+        Args:
+            taken: slots that hold a block, according to their records.
+            free: slots that hold nothing, ascending.
+
+        Returns:
+            Places among `taken` with blocks that are known elsewhere or unwanted; to be cleared and vacated.
+        """
+        segment.owned = True
+        self.add_free(segment, free)
+        return [segment.number << SLOT_BITS | slot for slot in taken if segment.digests[slot] is None]
 
     def add_free(self, segment: Segment, slots: Sequence[int]) -> None:
         """Slots of an owned segment that hold nothing, ascending."""
         self.free[:0] = [segment.number << SLOT_BITS | slot for slot in reversed(slots)]
 
-    def enter(self, blocks: Sequence[tuple[bytes, int, float, int]]) -> list[int]:
-        """Enter blocks found on the medium: digest, place, time of storing, uses since; least recently used first, at most
-        `CHUNK`.
-
-        Returns:
-            Owned places that hold a second copy of a block; to be cleared and vacated.
-        """
-        surplus: list[int] = []
-        ours: list[bytes] = []
-        used: list[bytes] = []
-        for digest, place, stored, hits in blocks:
-            owned = self.segment(place).owned
-            if digest in self.where or digest in self._writing:
-                if owned:
-                    surplus.append(place)
-                continue
-            self._put_in(digest, place, stored)
-            if owned:
-                ours.append(digest)
-                if hits:
-                    used.append(digest)
-        if ours:
-            request = self.request()
-            self.policy.admit(Offer(ours, request, ours))
-            self.policy.commit(ours, request)
-            self.ours += len(ours)
+    def rank(self, blocks: Sequence[tuple[bytes, int, int]]) -> None:
+        """Tell the policy of blocks in segments that have just become owned: digest, place, uses so far; least recently used
+        first, at most `CHUNK`."""
+        new = [(digest, hits) for digest, place, hits in blocks if self.where.get(digest) == place]
+        if new:
+            digests, request = [digest for digest, _ in new], self.request()
+            self.policy.admit(Offer(digests, request, digests))
+            self.policy.commit(digests, request)
+            self.ours += len(digests)
+            for digest in digests:
+                place = self.where[digest]
+                self.segment(place).ranked[place & _SLOT] = True
+            used = [digest for digest, hits in reversed(new) if hits]
             if used:
-                self.policy.finish(used[::-1], set(), request)
-        return surplus
-
-    def own(self, segment: Segment) -> None:
-        """A segment of another owner becomes this process's; its blocks are to be entered anew."""
-        self._forget_places(segment)
-        segment.owned = True
+                self.policy.finish(used, set(), request)
 
     def disown(self, segment: Segment) -> None:
         """An owned segment passes to another process; its blocks stay readable. Nothing of it is being written, and its
         lock is still to be let go."""
-        mine = [digest for digest in segment.digests if digest is not None]
+        mine = [digest for slot, digest in enumerate(segment.digests) if digest is not None and segment.ranked[slot]]
         self.policy.forget(mine)
         self.ours -= len(mine)
-        self._drop_places(segment)
+        segment.ranked[:] = False
+        self.free = [place for place in self.free if place >> SLOT_BITS != segment.number]
+        self._leaving = {place for place in self._leaving if place >> SLOT_BITS != segment.number}
         segment.owned = False
 
     def discard(self, segment: Segment) -> None:
         """A segment is gone, with all its blocks. Nothing of it is being written."""
         if segment.owned:
             self.disown(segment)
-        self._forget_places(segment)
+        for digest in segment.digests:
+            if digest is not None:
+                del self.where[digest]
+        segment.digests = [None] * segment.slots
         segment.gone = True
         del self.segments[segment.number]
 
@@ -273,13 +292,14 @@ class Catalog:
 
     # Steps.
 
-    def _is_ours(self, digest: bytes) -> bool:
+    def _is_ranked(self, digest: bytes) -> bool:
+        """Whether the policy knows the block, other than as one that is being written."""
         place = self.where.get(digest)
-        return place is not None and self.segment(place).owned
+        return place is not None and bool(self.segment(place).ranked[place & _SLOT])
 
-    def _owned_at(self, place: int) -> bytes | None:
+    def _ranked_at(self, place: int) -> bytes | None:
         segment = self.segments.get(place >> SLOT_BITS)
-        return segment.digests[place & _SLOT] if segment is not None and segment.owned else None
+        return segment.digests[place & _SLOT] if segment is not None and segment.ranked[place & _SLOT] else None
 
     def _put_in(self, digest: bytes, place: int, stored: float) -> None:
         segment, slot = self.segment(place), place & _SLOT
@@ -292,23 +312,13 @@ class Catalog:
         segment, slot = self.segment(place), place & _SLOT
         segment.digests[slot] = None
         segment.stored[slot] = 0
+        segment.ranked[slot] = False
         return place
 
     def _free(self, place: int) -> None:
         segment = self.segments.get(place >> SLOT_BITS)
         if segment is not None and segment.owned:
             self.free.append(place)
-
-    def _forget_places(self, segment: Segment) -> None:
-        for digest in segment.digests:
-            if digest is not None:
-                del self.where[digest]
-        segment.digests = [None] * segment.slots
-        segment.stored[:] = 0
-
-    def _drop_places(self, segment: Segment) -> None:
-        self.free = [place for place in self.free if place >> SLOT_BITS != segment.number]
-        self._leaving = {place for place in self._leaving if place >> SLOT_BITS != segment.number}
 
 
 def entries(records: Array, block_bytes: int) -> tuple[Array, list[int]]:

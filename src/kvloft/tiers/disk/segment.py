@@ -52,8 +52,9 @@ class Unfit(TierError):
 class Segment:
     """An open segment. Reading and writing take no lock here: callers keep to the slots that are theirs.
 
-    Attributes set and read by the catalog, under its lock: `digests` (what lies in each slot, None if nothing), `stored` and
-    `heat` (by slot), `touched` (slots whose heat is to be written), `users` (transfers in flight), `gone` (no longer used).
+    Attributes set and read by the catalog, under its lock: `digests` (what lies in each slot, None if nothing), `stored`,
+    `heat` and `ranked` (by slot), `touched` (slots whose heat is to be written), `users` (transfers in flight), `gone` (no
+    longer used).
     """
 
     def __init__(self, files: Files, directory: str, name: str, data: int, index: int, slots: int, block_bytes: int) -> None:
@@ -67,6 +68,8 @@ class Segment:
         self.digests: list[bytes | None] = [None] * slots
         self.stored: Array = np.zeros(slots, "<f8")
         self.set_heat(np.zeros(slots, HEAT))
+        self.ranked: Array = np.zeros(slots, "?")
+        """Slots whose block the policy knows."""
         self.checks: Array = np.zeros(slots, "<u8")
         """Checks of the records as last read, to see which changed."""
         self.touched: set[int] = set()

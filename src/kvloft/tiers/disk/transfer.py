@@ -203,7 +203,7 @@ class Transfer:
         runs = self._runs(found)
         self._spread(batch, [(run, partial(self._read, batch, segments[run[0][1] >> SLOT_BITS], run)) for run in runs])
 
-    def _read(self, batch: Batch, segment: Segment, run: Run) -> None:
+    def _read(self, batch: Batch, segment: Segment, run: Run, *, again: bool = False) -> None:
         headers = _header_pages(len(run))
         payloads = [batch.buffers[at] for at, _ in run]
         try:
@@ -226,7 +226,10 @@ class Transfer:
                     self._settle(batch, at, Status.OK, "loaded")
                     self._catalog.unpin(place, segment)
         for (at, place), defect in zip(run, defects, strict=False):
-            if defect is not None:
+            if defect is not None and not segment.owned and not again:
+                # Its owner may have been replacing the block, perhaps by itself.
+                self._read(batch, segment, [(at, place)], again=True)
+            elif defect is not None:
                 self._reject(batch, segment, at, place, defect)
         if len(run) == 1 and not whole:
             self._reject(batch, segment, *run[0], frame.Defect.TRUNCATED)
@@ -265,6 +268,8 @@ class Transfer:
         with self._lock:
             self._doomed.update(digest for digest in digests if digest in self._storing)
             places = [place for digest in digests if (place := self._catalog.drop(digest)) is not None]
+            if not self._catalog.complete:
+                self._catalog.renounced.update(digests)
             self._counters["removed"] += len(places)
         if places:
             self._workers.give(Kind.STORE, [partial(self._remove_places, places)])

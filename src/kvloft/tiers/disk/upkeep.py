@@ -45,7 +45,8 @@ class Upkeep:
         self.transfer: Transfer | None = None
         self.last_error: str | None = None
         """What failed last in the background, in words."""
-        self._discovering = threading.Lock()
+        self._refreshing = threading.Lock()
+        """Who learns what others did holds it, so that nobody takes older news for newer."""
         self._made: set[str] = set()
         """Names of segments that this process made."""
         self._bad: set[str] = set()
@@ -74,12 +75,15 @@ class Upkeep:
 
     def _run(self, ready: Callable[[], None]) -> None:
         try:
-            self._guard(self._prepare, self._discover, self._shrink)
+            self._guard(self._prepare, self.refresh, self._shrink)
         finally:
+            with self._lock:
+                self._catalog.complete = True
+                self._catalog.renounced.clear()
             ready()
         while not self._stop.wait(self._tick):
             self._guard(
-                self._check_lock_file, self._discover, self._follow, self._take_orphans, self._share, self._drop_lost,
+                self._check_lock_file, self.refresh, self._take_orphans, self._share, self._drop_lost,
                 self._exchange_heat, self._expire, self._shrink, self._close_idle,
             )  # fmt: skip
         self._guard(self._learn_heat, self._write_heat)
@@ -104,30 +108,30 @@ class Upkeep:
 
     def refresh(self) -> None:
         """Learn what other processes have committed so far."""
-        self._discover()
-        self._follow()
+        with self._refreshing:
+            self._discover()
+            self._follow()
 
     def _discover(self) -> None:
         """Open segments that are new in the directory; take those that nobody owns."""
-        with self._discovering:
-            try:
-                status = self._files.stat(self._space.home)
-            except FileNotFoundError:
-                return
-            listed = (status.st_ino, status.st_mtime_ns)
-            if listed == self._listed:
-                return
-            known = self._made | {segment.name for segment in [*self._catalog.segments.values(), *self._closing]}
-            names = {entry.name for entry in self._files.list(self._space.home)}
-            found: list[Segment] = []
-            for name in sorted(names):
-                stem, suffix = os.path.splitext(name)
-                if suffix == INDEX and stem not in known and stem not in self._bad and not self._space.is_stuck(stem):
-                    segment = self._open(stem)
-                    if segment is not None:
-                        found.append(segment)
-            self._enter(found)
-            self._listed = listed
+        try:
+            status = self._files.stat(self._space.home)
+        except FileNotFoundError:
+            return
+        listed = (status.st_ino, status.st_mtime_ns)
+        if listed == self._listed:
+            return
+        known = self._made | {segment.name for segment in [*self._catalog.segments.values(), *self._closing]}
+        names = {entry.name for entry in self._files.list(self._space.home)}
+        found: list[Segment] = []
+        for name in sorted(names):
+            stem, suffix = os.path.splitext(name)
+            if suffix == INDEX and stem not in known and stem not in self._bad and not self._space.is_stuck(stem):
+                segment = self._open(stem)
+                if segment is not None:
+                    found.append(segment)
+        self._enter(found, {segment for segment in found if self._may_take() and segment.take()})
+        self._listed = listed
 
     def _open(self, name: str) -> Segment | None:
         space = self._space
@@ -150,7 +154,6 @@ class Upkeep:
             self._bad.add(name)
             self._count("unreadable")
             return None
-        segment.owned = not self._read_only and self._may_take() and segment.take()
         return segment
 
     def _put_away(self, name: str) -> None:
@@ -165,42 +168,46 @@ class Upkeep:
     def _may_take(self) -> bool:
         """Whether this process should take a segment that nobody owns: not while another needs it more."""
         lock_file = self._space.lock_file
-        return lock_file is not None and (self._hungry or not lock_file.wanted())
+        return not self._read_only and lock_file is not None and (self._hungry or not lock_file.wanted())
 
-    def _enter(self, found: list[Segment]) -> None:
-        """Enter all blocks of segments, least recently used first; of those used at the same time, the ends of chains."""
+    def _enter(self, found: list[Segment], held: set[Segment]) -> None:
+        """Know all blocks of segments, and rank those of the segments whose lock is `held`: least recently used first; of
+        those used at the same time, the ends of chains."""
         ages: list[Array] = []
-        places: list[int] = []
-        blocks: list[tuple[bytes, int, float, int]] = []
+        blocks: list[tuple[bytes, int, int]] = []
         for segment in found:
-            segment.seen = segment.changes()
-            records, heat = segment.read_records(), segment.read_heat()
-            unwanted = np.flatnonzero(is_condemned(heat, records["check"])) if segment.owned else np.zeros(0, "<i8")
-            taken, free = entries(records, self._catalog.block_bytes)
+            changes, records, heat = segment.changes(), segment.read_records(), segment.read_heat()
+            slots, free = entries(records, self._catalog.block_bytes)
+            unwanted = is_condemned(heat, records["check"])[slots] if segment in held else np.zeros(len(slots), "?")
             heat[heat["hits"] == CONDEMNED] = (0, 0)
+            wanted, stored = slots[~unwanted], records["stored"]
+            digests = records["digest"][wanted].tolist()
             with self._lock:
                 if segment.number < 0:
                     self._catalog.add(segment)
-                segment.checks = records["check"].copy()
+                    segment.checks = records["check"].copy()
+                else:
+                    self._catalog.follow(segment, records)
+                self._catalog.forget(segment, slots[unwanted].tolist())
+                segment.seen = changes
                 segment.set_heat(heat)
-                if segment.owned:
-                    self._catalog.add_free(segment, free)
-            base = segment.number << SLOT_BITS
-            places += [base | slot for slot in np.intersect1d(taken, unwanted).tolist()]
-            taken = np.setdiff1d(taken, unwanted, assume_unique=True)
-            stored, hits = records["stored"][taken], heat["hits"][taken]
-            ages.append(np.maximum(heat["used"][taken], stored))
-            slots = [base | slot for slot in taken.tolist()]
-            blocks += zip(records["digest"][taken].tolist(), slots, stored.tolist(), hits.tolist(), strict=True)
-        self._clear(places)
-        if not blocks:
-            return
-        slot_order = np.fromiter((block[1] for block in blocks), "<i8", len(blocks))
-        order = np.lexsort((-slot_order, np.concatenate(ages))).tolist()
-        for start in range(0, len(order), CHUNK):
-            with self._lock:
-                surplus = self._catalog.enter([blocks[at] for at in order[start : start + CHUNK]])
-            self._clear(surplus)
+            here = list(zip(wanted.tolist(), digests, stored[wanted].tolist(), strict=True))
+            for start in range(0, len(here), CHUNK):
+                with self._lock:
+                    self._catalog.place(segment, here[start : start + CHUNK])
+            if segment in held:
+                with self._lock:
+                    surplus = self._catalog.own(segment, slots.tolist(), free)
+                self._clear(surplus)
+                ages.append(np.maximum(heat["used"], stored)[wanted])
+                places = (wanted.astype("<i8") | segment.number << SLOT_BITS).tolist()
+                blocks += zip(digests, places, heat["hits"][wanted].tolist(), strict=True)
+        if blocks:
+            at = np.fromiter((place for _, place, _ in blocks), "<i8", len(blocks))
+            order = np.lexsort((-at, np.concatenate(ages))).tolist()
+            for start in range(0, len(order), CHUNK):
+                with self._lock:
+                    self._catalog.rank([blocks[at] for at in order[start : start + CHUNK]])
 
     # Following others.
 
@@ -217,17 +224,10 @@ class Upkeep:
 
     def _take_orphans(self) -> None:
         """Take segments whose owner has gone."""
-        if self._read_only:
-            return
         for segment in list(self._catalog.segments.values()):
             if not segment.owned and self._may_take() and segment.take():
-                self._adopt(segment)
-
-    def _adopt(self, segment: Segment) -> None:
-        """Enter a known segment whose lock this process has just got; until that is done its blocks are misses."""
-        with self._lock:
-            self._catalog.own(segment)
-        self._enter([segment])
+                with self._refreshing:
+                    self._enter([segment], {segment})
 
     def _share(self) -> None:
         """Give a segment to a process that has less than its share, if this one has more."""
@@ -373,7 +373,7 @@ class Upkeep:
                 unwanted = [self._catalog.drop(digest) for slot in condemned if (digest := segment.digests[slot])]
                 segment.heat[warmer] = heat[warmer]
                 segment.touched.update(marked.tolist())
-                self._catalog.rank([digest for slot in warmer.tolist() if (digest := segment.digests[slot])])
+                self._catalog.warm([digest for slot in warmer.tolist() if (digest := segment.digests[slot])])
             self._clear([place for place in unwanted if place is not None])
 
     def _write_heat(self) -> None:
