@@ -1,0 +1,125 @@
+"""Speed of the simulation, as ratios to the simplest LRU one could write in Python, on the same trace and machine.
+
+    python benchmarks/sim.py [TRACE] [--policies lru,arc] [--large 100000000]
+
+Ratios above 1 are faster than that. CPU time is used, so that a busy machine does not spoil them.
+"""
+
+import argparse
+import gc
+import resource
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from kvloft.policies import policy_names
+from kvloft.sim.bound import Future, optimum
+from kvloft.sim.curve import LRUCurve, lru_curve
+from kvloft.sim.replay import Replay
+from kvloft.traces.columns import Columns, columns, hold
+from kvloft.traces.formats import open_trace
+from kvloft.traces.synth import Workload, synthesize
+
+
+def measure(work):
+    gc.collect()
+    begun = time.process_time()
+    result = work()
+    return result, time.process_time() - begun
+
+
+def simplest_lru(requests, capacity):
+    cache = OrderedDict()
+    hits = 0
+    for request in requests:
+        leading = True
+        for key in request.keys:
+            leading = leading and key in cache
+            hits += leading
+        for key in reversed(request.keys):
+            cache[key] = None
+            cache.move_to_end(key)
+        while len(cache) > capacity:
+            cache.popitem(last=False)
+    return hits
+
+
+def large_trace(blocks):
+    """Conversations of 200 blocks a request, half of them known; numbers count up, as in public traces."""
+    rng = np.random.default_rng(0)
+    free, made, talks = 0, 0, []
+    while made < blocks:
+        keys, lengths = [], []
+        for _ in range(10_000):
+            if talks and rng.random() < 0.7:
+                at = int(rng.integers(max(0, len(talks) - 20_000), len(talks)))
+                start, size = talks[at]
+            else:
+                start, size = free, 100
+                free += 400
+            size = min(size + 40, 400)
+            talks.append((start, size))
+            keys.append(np.arange(start, start + size))
+            lengths.append(size)
+        del talks[:-20_000]
+        made += sum(lengths)
+        yield Columns(np.concatenate(keys), np.array(lengths))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("trace", nargs="?", type=Path)
+    parser.add_argument("--policies", default=",".join(policy_names()))
+    parser.add_argument("--large", type=int, default=0, help="block accesses of a generated trace for the LRU curve alone")
+    options = parser.parse_args()
+    trace = open_trace(options.trace) if options.trace else list(synthesize(Workload(requests=3000, block_tokens=256)))
+    requests, reading = measure(lambda: list(trace))
+    whole = hold(requests)
+    total, unique = len(whole.keys), len(np.unique(whole.keys))
+    capacity = unique // 20
+    _, base = measure(lambda: simplest_lru(requests, capacity))
+    print(f"{total:,} block accesses, {unique:,} unique, cache of {capacity:,}; simplest LRU: {total / base:,.0f} a second")
+
+    def tell(what, seconds, times=1):
+        print(f"{what:32} {times * base / seconds:8.2f}x  {times * total / seconds:14,.0f} block accesses a second")
+
+    if options.trace:
+        tell("reading", reading)
+    parts = list(columns(requests, lambda: 1 << 21))
+
+    def curve():
+        made = LRUCurve()
+        for part in parts:
+            made.add(part)
+        return made
+
+    tell("LRU curve, all sizes at once", measure(curve)[1])
+    if options.trace:
+        tell("LRU curve with reading", measure(lambda: lru_curve(trace))[1])
+    future, prepared = measure(lambda: Future(whole))
+    tell("bound: next uses", prepared)
+    tell("bound: one size", measure(lambda: optimum(future, capacity))[1])
+    for name in options.policies.split(","):
+
+        def replay(name=name):
+            run = Replay(name, capacity)
+            for request in requests:
+                run.step(request)
+
+        tell(f"replay {name}", measure(replay)[1])
+    if options.large:
+        made = LRUCurve()
+
+        def large():
+            for part in large_trace(options.large):
+                made.add(part)
+
+        _, seconds = measure(large)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+        print(f"LRU curve of {made.blocks:,} accesses, {made.unique:,} unique: {seconds:.0f} s, peak {peak:.2f} GiB")
+
+
+if __name__ == "__main__":
+    main()
