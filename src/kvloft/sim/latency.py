@@ -93,6 +93,20 @@ class Outcome(msgspec.Struct, gc=False):
         return self.first_token - self.arrival
 
 
+class TimedSlice(msgspec.Struct, frozen=True):
+    """The requests that arrived in one part of the time."""
+
+    start: float
+    """Seconds since the trace began, as it was replayed."""
+    requests: int = 0
+    blocks: int = 0
+    hits: int = 0
+    """Blocks not computed, wherever they were."""
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    ttft_mean: float = 0.0
+
+
 class TimedResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a replay with time came to."""
 
@@ -129,6 +143,8 @@ class TimedResult(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that waited for a tier."""
     tiers: dict[str, dict[str, int]]
     """What became of blocks on their way to and from each tier, see `LinkStats.counters`."""
+    slices: list[TimedSlice] = []
+    """By arrival, if that was asked for."""
 
 
 class _Running(msgspec.Struct):
@@ -152,7 +168,7 @@ class Simulation:
     Args:
         machine: what it runs on.
         policy: the host pool's.
-        capacity: the host pool's, in blocks.
+        capacity: the host pool's, in blocks; 0 for none, and then tiers have no use.
         cascade: bounds and deadlines; block size and prefill rate are the machine's.
         done: hears of each request when it ends.
     """
@@ -168,7 +184,8 @@ class Simulation:
         machine.check()
         self.machine = machine
         self.now = 0.0
-        self.pool = BlockPool(capacity, policy)
+        self.capacity = capacity
+        self.pool = BlockPool(capacity or 1, policy)
         self.gpu = BlockPool(machine.gpu_blocks, "lru") if machine.gpu_blocks else None
         self.tiers = [SimulatedTier(model, machine.block_bytes, self._clock) for model in machine.tiers]
         config = cascade(block_tokens=machine.block_tokens, prefill_tokens_per_second=machine.prefill_tokens_per_second)
@@ -278,7 +295,7 @@ class Simulation:
         keys = run.asked.keys
         on_gpu = self.gpu.match_prefix(keys) if self.gpu is not None else 0
         found, pending = 0, False
-        for key in keys[on_gpu:]:
+        for key in keys[on_gpu:] if self.capacity else ():
             state = self.cascade.lookup(key, run.request)
             if state is Lookup.MISS:
                 break
@@ -337,7 +354,7 @@ class Simulation:
             self.gpu.complete_store(run.gpu_new, run.request)
             self.gpu.hold(run.gpu_new)
             run.gpu_held = [*run.gpu_held, *run.gpu_new]
-        plan = self.pool.prepare_store(run.asked.keys, run.request)
+        plan = self.pool.prepare_store(run.asked.keys, run.request) if self.capacity else None
         if plan:
             self._evicted += len(plan.evicted)
             stored = plan.keys
@@ -381,7 +398,7 @@ class Simulation:
         moved = {tier.name: tier.stats().counters for tier in self.tiers}
         return TimedResult(
             policy=self.pool.policy.name,
-            capacity_blocks=self.pool.capacity,
+            capacity_blocks=self.capacity,
             requests=len(self._ttfts),
             seconds=self.now - (self._first or 0.0),
             total_blocks=self._blocks,
