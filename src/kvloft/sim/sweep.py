@@ -9,11 +9,12 @@ from ctypes import c_longlong
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from kvloft.errors import ConfigError
 from kvloft.policies import make_policy, policy_names
 from kvloft.sim.bound import Future, Min, replay_optimum
-from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult
+from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult, TimedSlice
 from kvloft.sim.replay import Capacity, Replay, ReplayResult, Survey, survey
 from kvloft.traces.columns import hold
 from kvloft.traces.event import TraceRequest
@@ -37,6 +38,7 @@ class _Run(NamedTuple):
     fraction: float
     machine: Machine | None = None
     speed: float = 1.0
+    starts: Sequence[float] = ()
 
 
 class Interrupted(Exception):
@@ -76,9 +78,11 @@ class _Bench:
 
     def _run_timed(self, run: _Run, machine: Machine, tell: Callable[[int], None]) -> TimedResult:
         done = told = 0
+        slices = _Slices(run.starts)
 
         def note(outcome: Outcome) -> None:
             nonlocal done, told
+            slices.add(outcome)
             done += outcome.blocks
             if done - told >= _TELL:
                 told = done
@@ -90,7 +94,9 @@ class _Bench:
         )
         result = Simulation(machine, run.policy, run.capacity, done=note).run(requests)
         tell(done)
-        return msgspec.structs.replace(result, trace=self._trace.name, capacity_fraction=run.fraction)
+        return msgspec.structs.replace(
+            result, trace=self._trace.name, capacity_fraction=run.fraction, slices=slices.result()
+        )
 
     def _stream(self) -> Iterable[TraceRequest]:
         if self._counted.blocks > _HELD:
@@ -98,6 +104,27 @@ class _Bench:
         if self._requests is None:
             self._requests = list(self._trace)
         return self._requests
+
+
+class _Slices:
+    """Outcomes, summed over parts of the time that begin at `starts`."""
+
+    def __init__(self, starts: Sequence[float]) -> None:
+        self._starts = starts
+        self._sums = np.zeros((len(starts), 6))
+
+    def add(self, outcome: Outcome) -> None:
+        if self._starts:
+            at = max(int(np.searchsorted(self._starts, outcome.arrival, "right")) - 1, 0)
+            found = sum(outcome.hits.values())
+            tokens = (outcome.prompt_tokens, outcome.computed_tokens)
+            self._sums[at] += (1, outcome.blocks, found, *tokens, outcome.ttft)
+
+    def result(self) -> list[TimedSlice]:
+        return [
+            TimedSlice(start, *(int(value) for value in row[:5]), ttft_mean=float(row[5] / max(row[0], 1)))
+            for start, row in zip(self._starts, self._sums, strict=True)
+        ]
 
 
 def sweep(
@@ -173,6 +200,39 @@ def sweep_timed(
         for size in sizes
     ]
     return [result for result in _run_all(trace, counted, runs, workers, progress) if isinstance(result, TimedResult)]
+
+
+def sweep_machines(
+    trace: Trace,
+    runs: Sequence[tuple[Machine, str, int]],
+    counted: Survey,
+    speed: float = 1.0,
+    starts: Sequence[float] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[TimedResult]:
+    """Replays with time, each on a machine of its own; otherwise like `sweep_timed`.
+
+    Args:
+        trace: as there, like all that is not said here.
+        runs: machine, policy and blocks of host memory of each; 0 blocks for no cache below the GPU.
+        counted: the trace's survey.
+        speed: how much faster than in the trace requests arrive.
+        starts: where parts of the time begin that results tell apart, in replayed seconds, ascending; none if empty.
+        workers: processes.
+        progress: see there.
+
+    Raises:
+        ConfigError: an unknown policy, or a machine that is none. Nothing has been run.
+    """
+    check_policies([policy for _, policy, _ in runs], bounds=())
+    for machine in dict.fromkeys(machine for machine, _, _ in runs):
+        machine.check()
+    todo = [
+        _Run(policy, blocks, blocks / max(counted.unique, 1), machine, speed, tuple(starts))
+        for machine, policy, blocks in runs
+    ]
+    return [result for result in _run_all(trace, counted, todo, workers, progress) if isinstance(result, TimedResult)]
 
 
 def _run_all(
