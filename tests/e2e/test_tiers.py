@@ -137,16 +137,18 @@ def block_bytes(serve: Serve) -> int:
     return (64 << 20) // capacities[0]
 
 
-def test_a_reset_clears_host_memory_and_keeps_the_disk(serve: Serve, baseline: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("after", "found"), [("forget", 0), ("keep", FULL)])
+def test_a_reset(serve: Serve, baseline: Serve, tmp_path: Path, after: str, found: int) -> None:
     plain = baseline("llama", PROMPTS + PROMPTS)
 
     def reset(llm: Any) -> None:
         settle(llm)
         assert llm.reset_prefix_cache(reset_connector=True)
 
-    again = serve("llama", PROMPTS + PROMPTS, disk(tmp_path), between=reset)
+    settings = {**disk(tmp_path), "tiers_after_reset": after}
+    again = serve("llama", PROMPTS + PROMPTS, settings, between=reset)
     assert again.tokens == plain.tokens
-    assert again.cached == [0] * 4 + [FULL] * 4
+    assert again.cached == [0] * 4 + [found] * 4
 
 
 @pytest.mark.parametrize("mood", ["hangs", "fails", "dawdles"])

@@ -175,11 +175,17 @@ def test_capacity_holds(stock: Any, tmp_path: Path) -> None:
     assert small.disk.tier.stats().counters["evicted"] > 0
 
 
-def test_reset_keeps_the_disk(stock: Any) -> None:
+def test_reset_forgets_the_disk_or_keeps_it(stock: Any) -> None:
     one = stock()
     one.store("a", keys_of("a", 4))
     one.manager.reset_cache()
-    assert one.load("after", keys_of("a", 4)) == 4
+    assert one.load("after", keys_of("a", 4)) == 0
+    two = stock(after_reset="keep")
+    assert two.load("before", keys_of("a", 4)) == 4
+    two.manager.reset_cache()
+    assert two.load("after", keys_of("a", 4)) == 4
+    with pytest.raises(ConfigError, match="after_reset: 'burn' is neither"):
+        stock(after_reset="burn")
 
 
 def test_metrics_have_definitions(stock: Any) -> None:

@@ -45,11 +45,16 @@ SLOTS = 16
 class Scheduler:
     """Calls a manager as vLLM's scheduler does."""
 
-    def __init__(self, *tiers: Tier, **bounds: Any) -> None:
+    def __init__(self, *tiers: Tier, keep_after_reset: bool = False, **bounds: Any) -> None:
         self.arena = np.zeros((SLOTS, BLOCK), np.uint8)
         self.released = 0
         self.manager = TieredManager(
-            tiers, lambda slot: memoryview(self.arena[slot]), self.release, CascadeConfig(**bounds), num_chunks=SLOTS
+            tiers,
+            lambda slot: memoryview(self.arena[slot]),
+            self.release,
+            CascadeConfig(**bounds),
+            keep_after_reset,
+            num_chunks=SLOTS,
         )
 
     def release(self) -> None:
@@ -177,9 +182,37 @@ def test_a_request_that_is_scheduled_keeps_nothing_any_more() -> None:
     assert scheduler.manager.pool.stats().pinned == 0
 
 
-def test_a_reset_keeps_what_is_below_and_live_requests_go_on() -> None:
+def test_a_reset_forgets_what_is_below_for_the_weights_may_have_changed(tmp_path: Path) -> None:
+    """What was stored before is found by no one after; what is stored after, by no one who starts with the old weights."""
+
+    def disk() -> DiskTier:
+        return DiskTier(tmp_path, 1 << 23, BLOCK, Namespace(model="m"), tick=0.05)
+
+    scheduler = Scheduler(disk())
+    context = scheduler.begin("r")
+    scheduler.store(context, keys_of("a", 4))
+    scheduler.settle()
+    scheduler.manager.reset_cache()
+    assert scheduler.look(context, keys_of("a", 4)) == [LookupResult.MISS] * 4
+    scheduler.store(context, [*keys_of("a", 2), *keys_of("b", 2)])
+    scheduler.settle()
+    for at in range(4):
+        scheduler.store(scheduler.begin(f"fills {at}"), keys_of(f"f{at}", 4))
+    assert scheduler.look(scheduler.begin("s"), keys_of("b", 2)) == [LookupResult.HIT_PENDING] * 2
+    scheduler.manager.shutdown()
+    scheduler = Scheduler(disk())
+    context = scheduler.begin("r")
+    until = time.monotonic() + 30
+    while LookupResult.HIT not in scheduler.look(context, keys_of("a", 4)) and time.monotonic() < until:
+        scheduler.step()
+    assert scheduler.look(context, keys_of("a", 4)) == [LookupResult.HIT] * 4
+    assert scheduler.look(context, keys_of("b", 2)) == [LookupResult.MISS] * 2
+    scheduler.manager.shutdown()
+
+
+def test_a_reset_can_keep_what_is_below_and_live_requests_go_on() -> None:
     tier = Shelf()
-    scheduler = Scheduler(tier)
+    scheduler = Scheduler(tier, keep_after_reset=True)
     context = scheduler.begin("r")
     scheduler.store(context, keys_of("a", 4))
     scheduler.settle()
@@ -257,8 +290,10 @@ def test_shutdown_lets_go_of_memory_only_when_no_tier_uses_it() -> None:
     assert scheduler.released == 0
 
 
-def test_no_call_of_the_scheduler_does_io(tmp_path: Path, io: list[tuple[str, int]]) -> None:
-    scheduler = Scheduler(DiskTier(tmp_path, 1 << 23, BLOCK, Namespace(model="m"), tick=0.05))
+@pytest.mark.parametrize("keep", [True, False])
+def test_no_call_of_the_scheduler_does_io(tmp_path: Path, io: list[tuple[str, int]], keep: bool) -> None:
+    disk = DiskTier(tmp_path, 1 << 23, BLOCK, Namespace(model="m"), tick=0.05)
+    scheduler = Scheduler(disk, keep_after_reset=keep)
     io.clear()
     for name in ("a", "b", "c"):
         context = scheduler.begin(name)
@@ -298,7 +333,7 @@ def make_spec(**settings: Any) -> Any:
 
 def test_a_spec_with_tiers_makes_this_manager(tmp_path: Path) -> None:
     disk = {"type": "disk", "path": str(tmp_path), "capacity": "1MiB", "namespace": "test"}
-    spec = make_spec(tiers=[disk], cascade={"pending_seconds": 3.0, "admission": "second-use"})
+    spec = make_spec(tiers=[disk], tiers_after_reset="keep", cascade={"pending_seconds": 3.0, "admission": "second-use"})
     manager = spec.get_manager()
     assert isinstance(manager, TieredManager)
     assert manager is spec.get_manager()
@@ -309,12 +344,12 @@ def test_a_spec_with_tiers_makes_this_manager(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
+    wrong = {"tiers_after_reset": "perhaps", "cascade": {"pendin_seconds": 3, "nothing": 1}, "eviction_policy": "lrv"}
     with pytest.raises(ConfigError) as caught:
-        make_spec(
-            tiers=[{"type": "disk", "capacity": "x"}], cascade={"pendin_seconds": 3, "nothing": 1}, eviction_policy="lrv"
-        )
+        make_spec(tiers=[{"type": "disk", "capacity": "x"}], **wrong)
     text = str(caught.value)
-    assert len(caught.value.problems) == 5
+    assert len(caught.value.problems) == 6
+    assert 'tiers_after_reset: \'perhaps\' is neither "forget" nor "keep"' in text
     assert "cascade.pendin_seconds is unknown; did you mean pending_seconds?" in text
     assert "tiers[0].path: missing" in text
     with pytest.raises(ConfigError, match="hang_seconds: -1 is not a number greater than 0"):

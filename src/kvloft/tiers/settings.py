@@ -144,6 +144,17 @@ def _foreign(kind_name: str, settings: dict[str, Any], where: str, problems: lis
     return found
 
 
+def after_reset(value: object) -> str:
+    """Whether tiers "forget" or "keep" what they hold when the engine resets its caches.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if value in ("forget", "keep"):
+        return str(value)
+    raise ValueError(f'{value!r} is neither "forget" nor "keep"')
+
+
 # What the settings may be.
 
 

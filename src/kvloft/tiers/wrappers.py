@@ -19,6 +19,7 @@ class Wrapper(Tier):
         self.tier = tier
         self.name = tier.name
         self.capacity_bytes = tier.capacity_bytes
+        self.remote = tier.remote
 
     def lookup(self, keys: Sequence[Key]) -> list[Presence]:
         return self.tier.lookup(keys)

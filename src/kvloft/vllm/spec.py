@@ -15,7 +15,7 @@ from kvloft.config import format_size, nearest, parse_size
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
 from kvloft.tiers import Tier
-from kvloft.tiers.settings import TierPlan, read_tiers
+from kvloft.tiers.settings import TierPlan, after_reset, read_tiers
 from kvloft.transfer import Arena
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm.compat import engine_config
@@ -52,6 +52,8 @@ class KvloftSpec(CPUOffloadingSpec):
     - `transfer_threads`: threads that copy, in each rank, on the CPU platform; 2 by default.
     - `tiers`: where blocks rest below host memory, the fastest first, such as
       `[{"type": "disk", "path": "/var/cache/kvloft", "capacity": "200GiB"}]`; see `kvloft.tiers.settings`. None by default.
+    - `tiers_after_reset`: "forget" (the default) or "keep" what the tiers hold when vLLM resets its caches. It does so
+      before it sleeps, and after weights were changed in place; keep only if the weights never are.
     - `cascade`: bounds of what moves between host memory and the tiers; see `kvloft.transfer.limits.CascadeConfig`.
     - `store_threshold`, `max_tracker_size`: store a block only when offered so often; blocks to keep count of.
     - those that vLLM itself reads: `blocks_per_chunk` or `block_size`, `offload_prompt_only`, ...
@@ -102,7 +104,8 @@ class KvloftSpec(CPUOffloadingSpec):
                 tiers.append(plan.open(host.slot_bytes, namespace, host.bytes.data))
             tokens = self.tokens_per_block[0] * self.blocks_per_chunk
             config = replace(self.extra_config["cascade"], block_tokens=tokens)
-            return TieredManager(tiers, host.view, partial(_close, host), config, **settings)
+            keep = self.extra_config["tiers_after_reset"] == "keep"
+            return TieredManager(tiers, host.view, partial(_close, host), config, keep, **settings)
         except BaseException:
             for tier in tiers:
                 tier.close()
@@ -179,6 +182,7 @@ _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "eviction_policy": (str, "lru"),
     "transfer_threads": (_integer(1, 64), 2),
     "tiers": (read_tiers, ()),
+    "tiers_after_reset": (after_reset, "forget"),
     "cascade": (_cascade, CascadeConfig()),
     "store_threshold": (_integer(0), 0),
     "max_tracker_size": (_integer(1), 64_000),

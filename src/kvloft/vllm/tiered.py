@@ -22,6 +22,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvloft.pool import Lookup
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, Tier
+from kvloft.tiers.salted import Salted
 from kvloft.transfer.cascade import Cascade
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm.manager import RESULTS, KvloftManager
@@ -45,6 +46,8 @@ class TieredManager(KvloftManager):
         view: bytes of a slot of host memory.
         release: lets go of host memory; called at shutdown, once no tier uses it any more.
         config: bounds of the cascade.
+        keep_after_reset: whether a reset leaves the tiers' blocks to be found. vLLM resets its caches before it sleeps, but
+            also after weights were changed in place, and then they would be wrong.
         **settings: as for `KvloftManager`.
     """
 
@@ -54,10 +57,13 @@ class TieredManager(KvloftManager):
         view: Callable[[int], Buffer],
         release: Callable[[], None] = lambda: None,
         config: CascadeConfig | None = None,
+        keep_after_reset: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.cascade = Cascade(self.pool, view, tiers, config)
+        self._tiers = [Salted(tier) for tier in tiers]
+        self.cascade = Cascade(self.pool, view, self._tiers, config)
+        self._keep_after_reset = keep_after_reset
         self._release = release
         self._places = {tier.name: Locality.REMOTE if tier.remote else Locality.LOCAL for tier in tiers}
         self._live: dict[str, Request] = {}
@@ -129,12 +135,15 @@ class TieredManager(KvloftManager):
         return self.cascade.has_pending_work()
 
     def reset_cache(self) -> None:
-        """Drop every chunk in host memory; the tiers keep theirs. What a tier still reads or writes stays out of use until
-        it answers, so nothing is waited for."""
+        """Drop every chunk in host memory, and find none in the tiers either, unless they were to be kept. What a tier still
+        reads or writes stays out of use until it answers, so nothing is waited for."""
         # The worker's transfers go on, and no one will tell of their end: vLLM has them waited for before the worker begins
         # another, but a tier would not wait. A slot in a tier's hands at the same time is let go by both.
         in_use = self.pool.busy_slots()
         self.cascade.reset(in_use)
+        if not self._keep_after_reset:
+            for tier in self._tiers:
+                tier.renew()
         self._resting.append((self._steps + _REST_STEPS, in_use))
         self._announce()
 
