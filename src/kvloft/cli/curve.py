@@ -36,8 +36,9 @@ def curve(
     from kvloft.cli._progress import progress
     from kvloft.cli._results import print_estimates, print_ratios, write_json
     from kvloft.sim.curve import curves
-    from kvloft.sim.replay import Capacity
-    from kvloft.sim.sample import estimate
+    from kvloft.sim.replay import Capacity, survey, watched
+    from kvloft.sim.sample import estimate, find_trunk
+    from kvloft.sim.sweep import check_policies
     from kvloft.traces.formats import open_trace
 
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
@@ -51,14 +52,20 @@ def curve(
         spread=60 * spread_minutes,
         shared_prefix=shared_prefix,
     )
-    with progress("blocks") as tell:
-        if sample is None:
-            results = curves(opened, names, sizes, jobs, tell)
-        else:
-            estimates = estimate(opened, names, sizes, sample, samples, seed, jobs, tell)
+    check_policies(names)
     if sample is None:
+        with progress("bytes read") as tell:
+            counted = survey(watched(opened, tell))
+        with progress("blocks") as tell:
+            results = curves(opened, names, sizes, jobs, tell, counted)
         print_ratios(opened, results)
-    else:
-        print_estimates(opened, estimates)
+        if json:
+            write_json(json, results)
+        return
+    with progress("bytes read") as tell:
+        found = find_trunk(watched(opened, tell))
+    with progress("blocks") as tell:
+        estimates = estimate(opened, names, sizes, sample, samples, seed, jobs, tell, found)
+    print_estimates(opened, estimates)
     if json:
-        write_json(json, results if sample is None else estimates)
+        write_json(json, estimates)

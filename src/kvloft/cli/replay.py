@@ -54,8 +54,8 @@ def replay(
     from kvloft.cli._progress import progress
     from kvloft.cli._results import print_ratios, print_timed, write_json
     from kvloft.sim.latency import Machine
-    from kvloft.sim.replay import Capacity
-    from kvloft.sim.sweep import sweep, sweep_timed
+    from kvloft.sim.replay import Capacity, survey, watched
+    from kvloft.sim.sweep import BOUNDS, check_policies, sweep, sweep_timed
     from kvloft.sim.tier import parse_rate, parse_tier
     from kvloft.traces.formats import open_trace
 
@@ -70,25 +70,30 @@ def replay(
         spread=60 * spread_minutes,
         shared_prefix=shared_prefix,
     )
-    if prefill_rate is None:
-        with progress("blocks") as tell:
-            results = sweep(opened, names, sizes, jobs, tell)
-        print_ratios(opened, results)
-        if json:
-            write_json(json, results)
-        return
-    machine = Machine(
-        block_tokens=opened.block_tokens,
-        block_bytes=opened.block_tokens * bytes_per_token,
-        prefill_tokens_per_second=prefill_rate,
-        decode_tokens_per_second=decode_rate,
-        concurrency=concurrency,
-        gpu_blocks=gpu_blocks,
-        link_bytes_per_second=parse_rate("link", link),
-        tiers=tuple(map(parse_tier, tier or ())),
-    )
+    check_policies(names, BOUNDS if prefill_rate is None else ())
+    machine = None
+    if prefill_rate is not None:
+        machine = Machine(
+            block_tokens=opened.block_tokens,
+            block_bytes=opened.block_tokens * bytes_per_token,
+            prefill_tokens_per_second=prefill_rate,
+            decode_tokens_per_second=decode_rate,
+            concurrency=concurrency,
+            gpu_blocks=gpu_blocks,
+            link_bytes_per_second=parse_rate("link", link),
+            tiers=tuple(map(parse_tier, tier or ())),
+        )
+        machine.check()
+    with progress("bytes read") as tell:
+        counted = survey(watched(opened, tell))
     with progress("blocks") as tell:
-        timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell)
-    print_timed(opened, timed)
+        if machine:
+            timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell, counted)
+        else:
+            results = sweep(opened, names, sizes, jobs, tell, counted)
+    if machine:
+        print_timed(opened, timed)
+    else:
+        print_ratios(opened, results)
     if json:
-        write_json(json, timed)
+        write_json(json, timed if machine else results)

@@ -14,11 +14,11 @@ p, less what has been used again in the meantime; the latter is counted for all 
 p's rank, as a radix sort would move them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from kvloft.sim.replay import Capacity, ReplayResult, survey
+from kvloft.sim.replay import Capacity, ReplayResult, Survey, survey
 from kvloft.sim.sweep import Progress, check_policies, sweep_pairs
 from kvloft.traces.columns import ChainCheck, Columns, Ints, Numbering, by_key, columns, grown
 from kvloft.traces.event import TraceRequest
@@ -206,11 +206,12 @@ def _weight_above(values: Ints, weights: Ints) -> Ints:
     return result
 
 
-def lru_curve(trace: Iterable[TraceRequest]) -> LRUCurve:
-    """The curve of a whole trace."""
+def lru_curve(trace: Iterable[TraceRequest], tell: Callable[[int], None] = lambda _blocks: None) -> LRUCurve:
+    """The curve of a whole trace; `tell` hears how many block accesses are done."""
     curve = LRUCurve()
     for part in columns(trace, lambda: min(max(1 << 20, curve.unique), 1 << 23)):
         curve.add(part)
+        tell(curve.blocks)
     return curve
 
 
@@ -220,6 +221,7 @@ def curves(
     sizes: Sequence[Capacity],
     workers: int | None = None,
     progress: Progress | None = None,
+    counted: Survey | None = None,
 ) -> list[ReplayResult]:
     """Every policy at every size, in that order: LRU in one pass where that is exact, all else by `sweep`.
 
@@ -228,17 +230,18 @@ def curves(
         policies: names.
         sizes: cache sizes.
         workers: processes.
-        progress: hears of the runs that are left for `sweep`.
+        progress: hears of the pass for LRU, then of the runs that are left for `sweep`.
+        counted: the trace's survey.
 
     Raises:
         ConfigError: as for `sweep`.
         TraceError: LRU is asked for, and the ids are not prefix-chained.
     """
     check_policies(policies)
-    counted = survey(trace)
+    counted = counted or survey(trace)
     found: dict[tuple[str, Capacity], ReplayResult] = {}
     if "lru" in policies:
-        curve = lru_curve(trace)
+        curve = lru_curve(trace, lambda blocks: progress(blocks, counted.blocks) if progress else None)
         given = [(size.of(counted.unique), size.fraction(counted.unique)) for size in sizes]
         for size, result in zip(sizes, curve.results(trace.name, given), strict=True):
             if result.capacity_blocks >= curve.longest:

@@ -1,6 +1,6 @@
 """Plain replay: one request after another through the pool that serves, without time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 import msgspec
@@ -13,6 +13,7 @@ from kvloft.pool import BlockPool
 from kvloft.request import Key
 from kvloft.traces.columns import Numbering, columns, grown
 from kvloft.traces.event import TraceRequest
+from kvloft.traces.trace import Trace
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -39,6 +40,15 @@ def survey(requests: Iterable[TraceRequest]) -> Survey:
         blocks += len(keys)
         longest = max(longest, int(lengths.max(initial=0)))
     return Survey(count, blocks, int(np.count_nonzero(seen)), longest)
+
+
+def watched(trace: Trace, tell: Callable[[int, int], None]) -> Iterator[TraceRequest]:
+    """The trace's requests, while `tell` hears how many of its bytes have been read, of how many."""
+    for at, request in enumerate(trace):
+        if not at % 256:
+            tell(trace.position, trace.size)
+        yield request
+    tell(trace.size, trace.size)
 
 
 class Capacity(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ Several samples without common families, each at the same rate, give the estimat
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -79,22 +79,22 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def find_trunk(trace: Trace) -> tuple[Survey, frozenset[int]]:
+def find_trunk(requests: Iterable[TraceRequest]) -> tuple[Survey, frozenset[int]]:
     """The trace's survey and its trunk, in one pass. Memory: 16 bytes a unique block."""
     number = Numbering()
     counts: Ints = np.zeros(0, np.int64)
     ids: Ints = np.zeros(0, np.int64)
-    requests = blocks = longest = 0
-    for keys, lengths in columns(trace):
+    count = blocks = longest = 0
+    for keys, lengths in columns(requests):
         numbers = number(keys)
         counts, ids = grown(counts, number.count, 0), grown(ids, number.count, 0)
         counts += np.bincount(numbers, minlength=len(counts))
         ids[numbers] = keys
-        requests += len(lengths)
+        count += len(lengths)
         blocks += len(keys)
         longest = max(longest, int(lengths.max(initial=0)))
-    trunk = frozenset(ids[counts * _FEW > requests].tolist())
-    return Survey(requests, blocks, int(np.count_nonzero(counts)), longest), trunk
+    trunk = frozenset(ids[counts * _FEW > count].tolist())
+    return Survey(count, blocks, int(np.count_nonzero(counts)), longest), trunk
 
 
 def estimate(
@@ -106,6 +106,7 @@ def estimate(
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    found: tuple[Survey, frozenset[int]] | None = None,
 ) -> list[SampledResult]:
     """Hit ratios of every policy at every size, from samples.
 
@@ -118,13 +119,14 @@ def estimate(
         seed: of the hash that chooses families.
         workers: as for `sweep`.
         progress: as for `sweep`.
+        found: the trace's survey and trunk.
 
     Raises:
         ConfigError: the samples do not fit into the trace, or as for `sweep`.
     """
     if samples < 2 or not 0 < rate * samples <= 1:
         raise ConfigError(f"sample: {samples} samples of {rate:g} each; give at least 2, of together at most 1")
-    counted, trunk = find_trunk(trace)
+    counted, trunk = found or find_trunk(trace)
     whole = [size.of(counted.unique) for size in sizes]
     small = [max(1, round(_smaller(size, len(trunk), rate))) for size in whole]
     runs = []

@@ -174,6 +174,7 @@ def sweep_timed(
     speed: float = 1.0,
     workers: int | None = None,
     progress: Progress | None = None,
+    counted: Survey | None = None,
 ) -> list[TimedResult]:
     """Every policy at every size of host memory, replayed with time on one machine; otherwise like `sweep`.
 
@@ -185,6 +186,7 @@ def sweep_timed(
         speed: how much faster than in the trace requests arrive.
         workers: processes.
         progress: see there.
+        counted: the trace's survey.
 
     Raises:
         ConfigError: as for `sweep`, or a machine that is none.
@@ -193,7 +195,7 @@ def sweep_timed(
     machine.check()
     if not speed > 0:
         raise ConfigError(f"speed: {speed!r} is not greater than 0")
-    counted = survey(trace)
+    counted = counted or survey(trace)
     runs = [
         _Run(policy, size.of(counted.unique), size.fraction(counted.unique), machine, speed)
         for policy in policies
