@@ -17,7 +17,8 @@ are models:
 import heapq
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import msgspec
@@ -27,7 +28,7 @@ from kvloft.errors import ConfigError
 from kvloft.policies import Policy
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key, Request
-from kvloft.sim.tier import Channel, SimulatedTier, TierModel
+from kvloft.sim.tier import Channel, Medium, SimulatedTier, TierModel
 from kvloft.traces.event import TraceRequest
 from kvloft.transfer.cascade import Cascade
 from kvloft.transfer.limits import CascadeConfig
@@ -147,6 +148,18 @@ class TimedResult(msgspec.Struct, frozen=True, kw_only=True):
     """By arrival, if that was asked for."""
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The cascade's log is silent meanwhile: what it would warn of are simulated media."""
+    log = logging.getLogger("kvloft.transfer")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 class _Running(msgspec.Struct):
     asked: TraceRequest
     request: Request
@@ -171,6 +184,7 @@ class Simulation:
         capacity: the host pool's, in blocks; 0 for none, and then tiers have no use.
         cascade: bounds and deadlines; block size and prefill rate are the machine's.
         done: hears of each request when it ends.
+        media: what tiers of these names share with those of other engines.
     """
 
     def __init__(
@@ -180,14 +194,18 @@ class Simulation:
         capacity: int,
         cascade: Callable[..., CascadeConfig] = CascadeConfig,
         done: Callable[[Outcome], None] | None = None,
+        media: Mapping[str, Medium] | None = None,
     ) -> None:
         machine.check()
+        shared = media or {}
         self.machine = machine
         self.now = 0.0
         self.capacity = capacity
         self.pool = BlockPool(capacity or 1, policy)
         self.gpu = BlockPool(machine.gpu_blocks, "lru") if machine.gpu_blocks else None
-        self.tiers = [SimulatedTier(model, machine.block_bytes, self._clock) for model in machine.tiers]
+        self.tiers = [
+            SimulatedTier(model, machine.block_bytes, self._clock, shared.get(model.name)) for model in machine.tiers
+        ]
         config = cascade(block_tokens=machine.block_tokens, prefill_tokens_per_second=machine.prefill_tokens_per_second)
         self.cascade = Cascade(self.pool, lambda _slot: memoryview(b""), self.tiers, config, self._clock)
         self._up = Channel(machine.link_bytes_per_second)
@@ -215,26 +233,31 @@ class Simulation:
 
         What the cascade would log is about simulated media and stays unsaid; the result counts it.
         """
-        log = logging.getLogger("kvloft.transfer")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
-        try:
-            return self._run(requests)
-        finally:
-            log.setLevel(level)
-
-    def _run(self, requests: Iterable[TraceRequest]) -> TimedResult:
-        self._arrivals = iter(requests)
-        self._next_arrival()
-        while self._events:
-            self.now, _, happen = heapq.heappop(self._events)
-            happen()
-            while self._events and self._events[0][0] <= self.now:
-                heapq.heappop(self._events)[2]()
-            self._step()
-        return self._result()
+        with quiet():
+            self._arrivals = iter(requests)
+            self._next_arrival()
+            while self._events:
+                self.advance()
+            return self.result()
 
     # Events.
+
+    @property
+    def next_event(self) -> float | None:
+        """When something happens next; None once all is done."""
+        return self._events[0][0] if self._events else None
+
+    def offer(self, asked: TraceRequest) -> None:
+        """A request that arrives at its time, or now if that has passed, besides those that `run` was given."""
+        self._at(asked.time or 0.0, lambda: self._arrive(asked))
+
+    def advance(self) -> None:
+        """Let all that happens next at one time happen."""
+        self.now, _, happen = heapq.heappop(self._events)
+        happen()
+        while self._events and self._events[0][0] <= self.now:
+            heapq.heappop(self._events)[2]()
+        self._step()
 
     def _clock(self) -> float:
         return self.now
@@ -392,7 +415,8 @@ class Simulation:
         if self._closed_loop:
             self._next_arrival()
 
-    def _result(self) -> TimedResult:
+    def result(self) -> TimedResult:
+        """What it came to so far."""
         counters = self.pool.counters
         ttfts = np.array(self._ttfts or [0.0])
         moved = {tier.name: tier.stats().counters for tier in self.tiers}

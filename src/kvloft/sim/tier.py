@@ -77,6 +77,15 @@ class Channel:
         return self._free
 
 
+class Medium:
+    """What tiers of several engines have in common if they are one store: its blocks and its bandwidth."""
+
+    def __init__(self, model: TierModel) -> None:
+        self.keys: OrderedDict[Key, None] = OrderedDict()
+        self.reads = Channel(model.read_bytes_per_second, model.latency)
+        self.writes = Channel(model.write_bytes_per_second, model.latency)
+
+
 class SimulatedTier(Tier):
     """Keeps keys, no bytes, least recently used out first. Jobs end when `clock` says that they are due.
 
@@ -84,16 +93,16 @@ class SimulatedTier(Tier):
         model: the medium.
         block_bytes: of every block.
         clock: seconds.
+        medium: shared with other tiers of the same model; None for one of its own.
     """
 
-    def __init__(self, model: TierModel, block_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, model: TierModel, block_bytes: int, clock: Callable[[], float], medium: Medium | None = None) -> None:
+        medium = medium or Medium(model)
         self.name = model.name
         self.capacity_bytes = model.capacity_bytes
-        self.reads = Channel(model.read_bytes_per_second, model.latency)
-        self.writes = Channel(model.write_bytes_per_second, model.latency)
+        self.reads, self.writes, self._keys = medium.reads, medium.writes, medium.keys
         self._block_bytes = block_bytes
         self._clock = clock
-        self._keys: OrderedDict[Key, None] = OrderedDict()
         self._jobs: dict[str, deque[tuple[float, float, int, Sequence[Key]]]] = {"load": deque(), "store": deque()}
         """By kind, since each is served in turn: when a job is due and was submitted, its number and blocks."""
         self._counters: Counter[str] = Counter()
