@@ -18,7 +18,7 @@ def main(model: str) -> dict[str, Any]:
     options = {"max_model_len": 320, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
     settings = {"cpu_bytes_to_use": "8MiB", "blocks_per_chunk": 2}
     with run_engine(Path(model), 12, settings, **options) as llm:
-        outputs = [generate(llm, batch, 6)[0] for batch in ROUNDS]
+        outputs = [generate(llm, batch, 3)[0] for batch in ROUNDS]
         return {
             "tokens": [list(output.outputs[0].token_ids) for output in outputs],
             "cached": [output.num_cached_tokens for output in outputs],
