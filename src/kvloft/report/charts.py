@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 620, 320
 Figure: TypeAlias = Any
 """An Altair chart. Altair's own methods say no more of what they return."""
 
-_INK, _HIT, _REGRET, _FIRST = "#1f2933", "#2a9d8f", "#e76f51", "#c9d1d9"
+INK, HIT, REGRET, FIRST = "#1f2933", "#2a9d8f", "#e76f51", "#c9d1d9"
 _OUTCOMES = ("hit", "missed though once stored", "never asked for before")
 
 
@@ -41,7 +41,7 @@ def curves(results: Sequence[ReplayResult], block_bytes: int | None = None) -> F
         for result in results
     ]
     chosen = alt.selection_point(fields=["policy"], bind="legend", name="chosen")
-    base = _chart(rows).encode(
+    base = chart_of(rows).encode(
         x=alt.X("size:Q", scale=alt.Scale(type="log"), title=f"size, {unit}"),
         y=alt.Y("hit ratio:Q", axis=alt.Axis(format="%"), title="blocks that hit"),
         color=alt.Color("policy:N", sort=list(dict.fromkeys(result.policy for result in results))),
@@ -56,7 +56,7 @@ def curves(results: Sequence[ReplayResult], block_bytes: int | None = None) -> F
     lines = base.mark_line(strokeWidth=2).encode(
         strokeDash=alt.StrokeDash("kind:N", scale=alt.Scale(domain=["policy", "bound"], range=[[1, 0], [6, 4]]), legend=None)
     )
-    return _sized(alt.layer(lines, base.mark_point(filled=True, size=40)).add_params(chosen), WIDTH + 60)
+    return sized(alt.layer(lines, base.mark_point(filled=True, size=40)).add_params(chosen), WIDTH + 60)
 
 
 def over_time(study: Study) -> Figure:
@@ -69,21 +69,21 @@ def over_time(study: Study) -> Figure:
         for order, (outcome, blocks) in enumerate(zip(_OUTCOMES, (part.hit, part.regretted, part.first), strict=True))
     ]
     chart = (
-        _chart(rows)
+        chart_of(rows)
         .mark_area(interpolate="step-after")
         .encode(
             x=alt.X("at:Q", title=unit),
             y=alt.Y("blocks:Q", stack="normalize", axis=alt.Axis(format="%"), title="block accesses"),
             color=alt.Color(
                 "outcome:N",
-                scale=alt.Scale(domain=list(_OUTCOMES), range=[_HIT, _REGRET, _FIRST]),
+                scale=alt.Scale(domain=list(_OUTCOMES), range=[HIT, REGRET, FIRST]),
                 legend=alt.Legend(orient="top", title=None),
             ),
             order=alt.Order("order:Q"),
             tooltip=["outcome:N", alt.Tooltip("blocks:Q", format=","), alt.Tooltip("at:Q", format=".2f", title=unit)],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
 def reuse_ages(study: Study) -> Figure:
@@ -93,27 +93,27 @@ def reuse_ages(study: Study) -> Figure:
         for outcome, counts in (("hit", study.ages_hit), ("missed", study.ages_missed))
         for low, high, count in zip(study.age_edges, study.age_edges[1:], counts, strict=False)
     ]
-    return _ages(rows, study, "time between two uses", ["hit", "missed"], [_HIT, _REGRET])
+    return _ages(rows, study, "time between two uses", ["hit", "missed"], [HIT, REGRET])
 
 
 def regrets(study: Study) -> Figure:
     """How soon after its eviction a block was missed."""
     edges = zip(study.age_edges, study.age_edges[1:], study.regret_ages, strict=False)
     rows = [{"from": low, "to": high, "outcome": "missed", "blocks": count} for low, high, count in edges]
-    return _ages(rows, study, "time since eviction", ["missed"], [_REGRET])
+    return _ages(rows, study, "time since eviction", ["missed"], [REGRET])
 
 
 def regret_depths(study: Study) -> Figure:
     """Where in their prompts the blocks stood that were evicted and missed."""
     rows = [{"depth": depth, "blocks": count} for depth, count in study.regret_depths.items()]
-    return _bars(rows, "depth", "blocks before it in its prompt", _REGRET)
+    return _bars(rows, "depth", "blocks before it in its prompt", REGRET)
 
 
 def lengths(study: Study) -> Figure:
     """How long prompts are."""
     rows = [{"length": length} for length in study.lengths if length]
     chart = (
-        _chart(rows)
+        chart_of(rows)
         .transform_calculate(power="floor(log(datum.length) / log(2))")
         .transform_aggregate(requests="count()", groupby=["power"])
         .transform_calculate(blocks="pow(2, datum.power) + ' to ' + (pow(2, datum.power + 1) - 1)")
@@ -124,15 +124,15 @@ def lengths(study: Study) -> Figure:
             tooltip=["blocks:N", alt.Tooltip("requests:Q", format=",")],
         )
     )
-    return _sized(chart, WIDTH // 2 - 40)
+    return sized(chart, WIDTH // 2 - 40)
 
 
 def turns(study: Study) -> Figure:
     """How many requests sessions have."""
     order = [str(turns) for turns in study.turns][:40]
     rows = [{"requests": turns, "sessions": study.turns[int(turns)]} for turns in order]
-    chart = _chart(rows).mark_bar(color="#457b9d")
-    return _sized(
+    chart = chart_of(rows).mark_bar(color="#457b9d")
+    return sized(
         chart.encode(
             x=alt.X("requests:N", sort=order, title="requests of a session"), y=alt.Y("sessions:Q"), tooltip=["sessions:Q"]
         ),
@@ -168,7 +168,7 @@ def save(chart: Figure, path: Path) -> None:
 def _ages(rows: list[dict[str, Any]], study: Study, title: str, names: list[str], colours: list[str]) -> Figure:
     unit = "seconds" if study.timed else "requests"
     chart = (
-        _chart(rows)
+        chart_of(rows)
         .mark_bar(binSpacing=1, opacity=0.85)
         .encode(
             x=alt.X("from:Q", scale=alt.Scale(type="log"), title=f"{title}, {unit}", bin="binned"),
@@ -187,12 +187,12 @@ def _ages(rows: list[dict[str, Any]], study: Study, title: str, names: list[str]
             ],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
 def _bars(rows: list[dict[str, Any]], field: str, title: str, colour: str) -> Figure:
     chart = (
-        _chart(rows)
+        chart_of(rows)
         .mark_bar(color=colour)
         .encode(
             x=alt.X(f"{field}:N", sort=[row[field] for row in rows], title=title, axis=alt.Axis(labelAngle=0)),
@@ -200,17 +200,19 @@ def _bars(rows: list[dict[str, Any]], field: str, title: str, colour: str) -> Fi
             tooltip=[f"{field}:N", alt.Tooltip("blocks:Q", format=",")],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
-def _chart(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def chart_of(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """A chart of these rows, for its marks and channels to be named."""
     return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
 
 
-def _sized(chart: Figure, width: int = WIDTH) -> Figure:
+def sized(chart: Figure, width: int = WIDTH) -> Figure:
+    """It in the size and colours that all charts have."""
     return (
         chart.properties(width=width, height=HEIGHT)
         .configure_view(strokeWidth=0)
-        .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e9edf1", labelFontSize=12, titleFontSize=12)
-        .configure_legend(orient="bottom", direction="horizontal", columns=8, labelColor=_INK, labelFontSize=12)
+        .configure_axis(labelColor=INK, titleColor=INK, gridColor="#e9edf1", labelFontSize=12, titleFontSize=12)
+        .configure_legend(orient="bottom", direction="horizontal", columns=8, labelColor=INK, labelFontSize=12)
     )
