@@ -98,9 +98,9 @@ class MooncakeStore(Store):
     """
 
     def __init__(self, access: MooncakeAccess, bounds: Bounds, longest: int, arena: Buffer | None = None) -> None:
-        self.direct = arena is not None
+        self.direct_put = self.direct_get = arena is not None
         rows = (bounds.readers + bounds.writers) * bounds.batch_blocks
-        self._rows = np.zeros((rows, HEADER_BYTES + (0 if self.direct else longest)), np.uint8)
+        self._rows = np.zeros((rows, HEADER_BYTES + (0 if arena is not None else longest)), np.uint8)
         self._of_thread = threading.local()
         self._given = itertools.count(step=bounds.batch_blocks)
         self._batch_blocks = bounds.batch_blocks
@@ -120,7 +120,7 @@ class MooncakeStore(Store):
         for row, (header, payload) in zip(self._mine(len(names)), frames, strict=True):
             row[:HEADER_BYTES] = _array(header)
             block = _array(payload)
-            if not self.direct:
+            if not self.direct_put:
                 np.copyto(row[HEADER_BYTES:][: block.size], block)
                 block = row[HEADER_BYTES:][: block.size]
             addresses.append([_address(row), _address(block)])
@@ -135,7 +135,7 @@ class MooncakeStore(Store):
         store = self._client.connected()
         rows = self._mine(len(names))
         codes: list[int]
-        if self.direct:
+        if self.direct_get:
             blocks = [[_address(row), _address(_array(buffer))] for row, buffer in zip(rows, buffers, strict=True)]
             lengths = [[HEADER_BYTES, buffer.nbytes] for buffer in buffers]
             codes = store.batch_get_into_multi_buffers(list(names), blocks, lengths)
@@ -146,7 +146,7 @@ class MooncakeStore(Store):
         for name, row, buffer, code in zip(names, rows, buffers, codes, strict=True):
             if code > 0:
                 header, rest = row[:HEADER_BYTES].data, row[HEADER_BYTES : max(code, HEADER_BYTES)].data
-                frames.append((header[:code], buffer if self.direct else rest))
+                frames.append((header[:code], buffer if self.direct_get else rest))
             elif code == _SMALL or (code == _NOT_MOVED and self._is_foreign(store, name, buffer)):
                 frames.append(_FOREIGN)
             else:

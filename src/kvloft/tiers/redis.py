@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _LEAD = struct.Struct("<I8s")
 """Number of parts, token."""
+CHUNK_BYTES = 1 << 20
+"""Most bytes of one string, unless told otherwise."""
 _READ_BYTES = 1 << 20
 """What one receive asks of the socket. The library's own 32 KiB costs nine tenths of the bandwidth."""
 
@@ -81,7 +83,11 @@ class RedisStore(Store):
         MissingExtra: redis-py is not installed.
     """
 
-    def __init__(self, access: RedisAccess, bounds: Bounds, ttl: float | None = None, chunk_bytes: int = 1 << 20) -> None:
+    direct_put = True
+
+    def __init__(
+        self, access: RedisAccess, bounds: Bounds, ttl: float | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         try:
             import redis.exceptions
         except ImportError as error:
@@ -230,7 +236,7 @@ class RedisTier(RemoteTier):
         bounds: Bounds | None = None,
         codec: Codec | None = None,
         ttl: float | None = None,
-        chunk_bytes: int = 1 << 20,
+        chunk_bytes: int = CHUNK_BYTES,
         prefix: str = "kvloft",
     ) -> None:
         bounds = bounds or Bounds()

@@ -85,9 +85,12 @@ class Store(ABC):
     is known of its blocks.
     """
 
-    direct: bool = False
-    """Whether `put` and `get` use the caller's own buffers until they return. If not, a load or store that is out of time
-    is answered while the call goes on; `put` is given bytes of its own, and what `get` returns is no part of a buffer."""
+    direct_put: bool = False
+    """Whether `put` reads the caller's own buffers until it returns. If not, it is given bytes of its own, and a store that
+    is out of time is answered while the call goes on."""
+    direct_get: bool = False
+    """Whether `get` writes into the caller's own buffers until it returns. If not, what it returns is no part of a buffer,
+    and a load that is out of time is answered while the call goes on."""
 
     @abstractmethod
     def exists(self, names: Sequence[str]) -> Sequence[bool]:
@@ -99,8 +102,8 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, names: Sequence[str], buffers: Sequence[Buffer]) -> Sequence[Frame | None]:
-        """Read each; None if it is not there. Buffers are as long as what follows the header can be. If `direct`, it is
-        read into its buffer, and is that buffer or a part of it."""
+        """Read each; None if it is not there. Buffers are as long as what follows the header can be. If `direct_get`,
+        it is read into its buffer, and is that buffer or a part of it."""
 
     @abstractmethod
     def touch(self, names: Sequence[str]) -> None:
@@ -330,7 +333,7 @@ class RemoteTier(Tier):
         if not self._ledger.hold(batch):
             return
         frames = [self._frame(digests[index[name]], batch.buffers[index[name]]) for name in missing]
-        if not self._store.direct:
+        if not self._store.direct_put:
             self._ledger.let_go(batch)
         written = self._store.put(missing, frames) if missing else []
         outcome = dict.fromkeys(index, Status.OK) | dict(zip(missing, written, strict=True))
@@ -350,12 +353,12 @@ class RemoteTier(Tier):
 
     def _frame(self, digest: bytes, block: Buffer) -> Frame:
         payload = self._codec.encode(digest, block)
-        if payload is block and not self._store.direct:
+        if payload is block and not self._store.direct_put:
             payload = np.array(np.frombuffer(block, np.uint8)).data
         return seal(self._fingerprint, digest, payload), payload
 
     def _read(self, batch: Batch) -> None:
-        if self._store.direct and not self._ledger.hold(batch):
+        if self._store.direct_get and not self._ledger.hold(batch):
             return
         digests = [self._digest(key) for key in batch.keys]
         names = [self._name(digest) for digest in digests]
@@ -363,7 +366,7 @@ class RemoteTier(Tier):
         index = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
         sinks = [self._codec.sink(batch.buffers[at]) for at in index.values()]
         frames = dict(zip(index, self._store.get(list(index), sinks), strict=True))
-        if not self._store.direct and not self._ledger.hold(batch):
+        if not self._store.direct_get and not self._ledger.hold(batch):
             return
         outcome = {
             name: frame is not None and self._open(digests[index[name]], *frame, batch.buffers[index[name]])

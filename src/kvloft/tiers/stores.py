@@ -114,10 +114,10 @@ MOONCAKE: dict[str, Callable[[object], Any]] = {
 
 def make_redis(block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
     """A Redis tier from settings as `REDIS` reads them; see `RedisAccess`, `RedisTier`, `Bounds` and `Sealed`."""
-    from kvloft.tiers.redis import RedisAccess, RedisTier
+    from kvloft.tiers.redis import CHUNK_BYTES, RedisAccess, RedisTier
 
     rest = _common(given, Bounds(), namespace)
-    ttl, chunk = given.pop("ttl", None), given.pop("chunk", 1 << 20)
+    ttl, chunk = given.pop("ttl", None), given.pop("chunk", CHUNK_BYTES)
     return RedisTier(RedisAccess(**given), block_bytes, namespace, ttl=ttl, chunk_bytes=chunk, **rest)
 
 
