@@ -7,6 +7,7 @@ from kvloft.policies.arc import ARC, ARCvLLM
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.fifo import FIFO
 from kvloft.policies.gdsf import GDSF
+from kvloft.policies.hdi import HDI
 from kvloft.policies.lfu import LFU
 from kvloft.policies.lirs import LIRS
 from kvloft.policies.lru import LRU
@@ -20,7 +21,8 @@ from kvloft.policies.wtinylfu import WTinyLFU
 __all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "make_policy", "policy_names"]
 
 BUILTIN: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF)
+    policy.name: policy
+    for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF, HDI)
 }
 DEFAULT = "lru"
 _GROUP = "kvloft.policies"

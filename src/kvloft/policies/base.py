@@ -24,11 +24,12 @@ class Offer(NamedTuple):
     """A store that asks for room.
 
     Args:
-        keys: the blocks to be stored, in chain order; none of them is resident.
+        keys: the blocks to be stored, in chain order; none of them is resident. To `admit`, those that were accepted.
         request: whose blocks they are.
         offered: all blocks named in the call, in chain order: `keys` and what is resident already.
         parent: the block that the request named just before this call's first; None at the head of its chain.
         repeat: those of `keys` from which this request has taught the policy before; they must teach nothing again.
+        declined: blocks that would have been behind `keys` but were not worth storing.
     """
 
     keys: Sequence[Key]
@@ -36,6 +37,7 @@ class Offer(NamedTuple):
     offered: Sequence[Key] = ()
     parent: Key | None = None
     repeat: Collection[Key] = ()
+    declined: Sequence[Key] = ()
 
 
 class Policy(ABC):
@@ -52,6 +54,15 @@ class Policy(ABC):
         self.capacity = capacity
         self.evictions: Counter[str] = Counter()
         """Blocks evicted so far, by the list, queue or segment they sat in."""
+
+    def accept(self, offer: Offer, need: int) -> int:
+        """How many of `offer.keys`, from the first on, are worth storing if blocks must leave for it: `need` for all of
+        them. Changes nothing that a refused store must not change."""
+        return len(offer.keys)
+
+    def protect(self, keep: set[Key]) -> set[Key]:
+        """`keep`, and what cannot leave before these have left."""
+        return keep
 
     @abstractmethod
     def admit(self, offer: Offer) -> None:

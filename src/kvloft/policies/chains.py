@@ -1,0 +1,144 @@
+"""Segments: runs of blocks that were stored together and are used together.
+
+A tree of segments stands for all resident chains; each segment follows the end of its parent. There are about as many as
+requests, so touching a prefix of thousands of blocks costs in segments, and no object is kept by the block.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, Self, TypeVar
+
+from kvloft.policies.base import Offer
+from kvloft.request import Key
+
+
+class Segment:
+    """A run of blocks that follow each other."""
+
+    __slots__ = ("keys", "live", "number", "owner", "parent")
+
+    def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
+        self.number = number
+        self.keys = keys
+        """Resident blocks, head first."""
+        self.parent = parent
+        """The segment whose last block comes before this one's first; None: the head of a chain, or unknown."""
+        self.live = 0
+        """Children with resident blocks."""
+        self.owner: Hashable = None
+        """The id of the request that is still storing it, in a tuple of one."""
+
+    def inherit(self, whole: Self) -> None:
+        """This is the head of `whole`, which was split and is its only child now."""
+        self.owner = whole.owner
+        self.live = 1 if whole.keys else 0
+
+
+AnySegment = TypeVar("AnySegment", bound=Segment)
+
+
+class ChainTree(Generic[AnySegment]):
+    """All segments with resident blocks, and which block is in which.
+
+    Blocks need not form a tree for this to work: a block belongs to the chain in which it was stored.
+    """
+
+    def __init__(self, segment: type[AnySegment]) -> None:
+        self._segment = segment
+        self.segments: dict[int, AnySegment] = {}
+        self.home: dict[Key, int] = {}
+        """The number of each resident block's segment. Plain numbers, which the garbage collector need not visit."""
+        self.root = segment(-1, (), None)
+        """Stands for what is before the head of every chain."""
+        self._next = 0
+
+    def of(self, key: Key) -> AnySegment | None:
+        """The segment of a block, None if it is not resident."""
+        number = self.home.get(key)
+        return None if number is None else self.segments[number]
+
+    def add(self, keys: Sequence[Key], parent: AnySegment) -> AnySegment:
+        """A new segment behind the end of another."""
+        segment = self._segment(self._next, tuple(keys), parent)
+        self.segments[self._next] = segment
+        self.home.update(dict.fromkeys(segment.keys, self._next))
+        self._next += 1
+        return segment
+
+    def extend(self, segment: AnySegment, keys: Sequence[Key]) -> None:
+        """Blocks that follow the segment's last one become part of it."""
+        segment.keys += tuple(keys)
+        self.home.update(dict.fromkeys(keys, segment.number))
+
+    def split(self, segment: AnySegment, at: int) -> AnySegment:
+        """Cut a segment in two before its block `at`; the head is a new segment, the given one becomes its child."""
+        head = self.add(segment.keys[:at], segment.parent or self.root)
+        segment.keys = segment.keys[at:]
+        head.inherit(segment)
+        segment.parent = head
+        return head
+
+    def cut(self, segment: AnySegment, n: int) -> tuple[Key, ...]:
+        """Take the last n blocks off; what they are. `gone` must be told if none is left."""
+        at = len(segment.keys) - n
+        tail = segment.keys[at:]
+        segment.keys = segment.keys[:at]
+        for key in tail:
+            del self.home[key]
+        return tail
+
+    def drop(self, keys: Sequence[Key]) -> list[AnySegment]:
+        """Take blocks out wherever they are; the segments that have lost some."""
+        lost: dict[int, set[Key]] = {}
+        for key in keys:
+            lost.setdefault(self.home.pop(key), set()).add(key)
+        for number, gone in lost.items():
+            segment = self.segments[number]
+            segment.keys = tuple(key for key in segment.keys if key not in gone)
+        return [self.segments[number] for number in lost]
+
+    def remove(self, segment: AnySegment) -> None:
+        """Forget a segment that has no resident block."""
+        del self.segments[segment.number]
+
+    def walk(self, chain: Sequence[Key]) -> Iterator[tuple[AnySegment, int]]:
+        """The segments along a chain of resident blocks, each with the place in it up to which the chain goes."""
+        chain = tuple(chain)
+        at = 0
+        while at < len(chain):
+            segment = self.segments[self.home[chain[at]]]
+            first = 0 if segment.keys[0] == chain[at] else segment.keys.index(chain[at])
+            count = len(segment.keys) - first
+            if chain[at : at + count] != segment.keys[first:]:
+                count = common(chain[at : at + count], segment.keys[first:])
+            at += count
+            yield segment, first + count
+
+
+def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[list[Key], Key | None]]:
+    """Some blocks of an offer as runs that follow each other, each with the block before it."""
+    if not keys:
+        return
+    new = {*keys}
+    run: list[Key] = []
+    before = parent = offer.parent
+    for key in offer.offered:
+        if key in new:
+            if not run:
+                before = parent
+            run.append(key)
+        elif run:
+            yield run, before
+            run = []
+        parent = key
+    if run:
+        yield run, before
+
+
+def common(one: Sequence[Key], other: Sequence[Key]) -> int:
+    """Length of the common beginning of two different sequences."""
+    length = 0
+    for mine, yours in zip(one, other, strict=False):
+        if mine != yours:
+            break
+        length += 1
+    return length

@@ -1,0 +1,414 @@
+"""Hit-density index: keep what brings the most hits for the room and time it takes.
+
+How long it takes until a block is used again, if ever, depends on what it is: the tail of a conversation's third turn, a
+prefix that many requests share, a document that was sent once. So each segment of a chain has a class; for each class the
+chance of reuse at each age is learned (`hazard.py`), evicted blocks included, so that evicting does not hide what would have
+come; and from that follows an index, expected hits by expected residence. The segment with the lowest index leaves, the
+oldest first, from the tail of its chain upwards. After Beckmann, Chen and Cidon, "LHD: Improving Cache Hit Rate by
+Maximizing Hit Density", NSDI 2018, which estimates hit densities per class and age by sampling; here ages are looked through
+to the best moment of giving up, and classes come from the structure of chains.
+
+It keeps an eye on what LRU would have hit, and falls back to LRU's order for a while when that was better.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence, Set
+
+import numpy as np
+
+from kvloft.policies.ages import AgedSegment, Ages
+from kvloft.policies.base import Offer, Policy
+from kvloft.policies.chains import ChainTree, common, runs
+from kvloft.policies.hazard import LRU_INDEX, Hazards
+from kvloft.policies.shadow import Rival
+from kvloft.request import Key, Request
+
+_TURNS = 6
+_BRANCHES = (0.03, 0.1, 0.3)
+_SHARED = (2, 3, 6)
+_FIRST_BRANCH = _TURNS
+_FIRST_SHARED = _FIRST_BRANCH + len(_BRANCHES) + 1
+_REMNANT = _FIRST_SHARED + len(_SHARED) + 1
+_LAST_BLOCK = _REMNANT + 1
+_CLASSES = _LAST_BLOCK + 1
+
+
+class HDI(Policy):
+    """Evicts the segment with the fewest expected hits by expected residence.
+
+    Classes: a tail that continues a conversation, by turn; a tail that branches off elsewhere, by how many of the branches
+    there are used again; a part that was used again, by how often; what a conversation left behind when it went on from an
+    earlier block; the last block of a request, which is often a partial one that nobody can use.
+    """
+
+    name = "hdi"
+    GHOSTS = 8
+    """Evicted blocks that are remembered, in capacities; 8 bytes each."""
+    PERIOD = 256
+    """Requests between refreshes of the index."""
+    DECLINE = 0.85
+    """A new tail is not worth storing if its index is below this part of what was evicted lately."""
+    TRIAL = 64
+    """One such tail in so many is stored all the same."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tree: ChainTree[AgedSegment] = ChainTree(AgedSegment)
+        self._hazards = Hazards(_CLASSES)
+        self._ages = Ages(self._tree.segments, self._hazards)
+        self._ghosts: OrderedDict[int, None] = OrderedDict()
+        """Segments with evicted blocks, in the order of the latest eviction."""
+        self._ghost_at: dict[int, int] = {}
+        """By the hash of the first evicted block: the segment."""
+        self._ghost_blocks = 0
+        self._price = 0.0
+        """Running mean of the index of what was evicted."""
+        self._declined = 0
+        self._rival = Rival(self.capacity)
+
+    # The contract.
+
+    def accept(self, offer: Offer, need: int) -> int:
+        if not self._price or self._rival.leads:
+            return len(offer.keys)
+        accepted = 0
+        for run, before in runs(offer.keys, offer):
+            for kind, blocks in self._kinds(run, before):
+                if self._hazards.index[kind, 0] < self.DECLINE * self._price and self._hazards.ever[kind] < 0.5:
+                    self._declined += 1
+                    if self._declined % self.TRIAL:
+                        return accepted
+                accepted += blocks
+        return accepted
+
+    def admit(self, offer: Offer) -> None:
+        for run, before in runs(offer.keys, offer):
+            known = self._tree.of(before) if before is not None else None
+            if known and self._extends(known, before, offer.request) and hash(run[0]) not in self._ghost_at:
+                self._tree.extend(known, run)
+                continue
+            parent = self._end_at(known, before)
+            for ghost, part in self._parts(run):
+                parent = self._attach(part, parent, ghost, offer.request)
+        for run, before in runs(offer.declined, offer):
+            self._miss(run, before)
+            self._trim()
+
+    def commit(self, keys: Sequence[Key], request: Request) -> None:
+        for number, count in Counter(map(self._tree.home.__getitem__, keys)).items():
+            segment = self._tree.segments[number]
+            if segment.origin:
+                ghost, matched, kind, bin = segment.origin
+                segment.origin = None
+                self._hazards.reuse(kind, bin, count)
+                if ghost.ghost:
+                    self._reused(ghost)
+                    self._drop_ghost(ghost, matched)
+            elif not segment.committed and segment.parent:
+                segment.parent.branches += 1
+            segment.committed = True
+
+    def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
+        self._ages.tick()
+        path = self._path(chain)
+        own = path[-1].keys[0] in stored
+        if own and len(path[-1].keys) > 1 and not path[-1].live and not path[-1].ghost:
+            last = path[-1]
+            path[-1] = self._split(last, len(last.keys) - 1)
+            path.append(last)
+            self._reclass(last, _LAST_BLOCK)
+            path[-2].ends = True
+        path[-1].ends = True
+        above = path[0].parent
+        while above and above.keys:
+            path.insert(0, above)
+            above = above.parent
+        self._use(path, stored)
+        changed = self._rival.judge(self._ages.clock)
+        if self._ages.clock % self.PERIOD == 0:
+            self._hazards.refresh()
+            changed = True
+        if changed:
+            self._rank()
+
+    def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
+        victims: list[Key] = []
+        kept: list[AgedSegment] = []
+        while len(victims) < n and (segment := self._ages.lowest()):
+            wanted = segment.keys[-(n - len(victims)) :] if not segment.live else ()
+            free = _behind(wanted, keep)
+            if free:
+                index = self._hazards.index[segment.kind, segment.bin]
+                self._price += (index - self._price) * min(1.0, free / self.capacity)
+                victims += reversed(self._evict_tail(segment, free))
+            if free < len(wanted) or segment.live:
+                self._ages.take_leaf(segment)
+                if not segment.live:
+                    kept.append(segment)
+        for segment in reversed(kept):
+            if segment.keys:
+                self._ages.put_leaf(segment, oldest=True)
+        self.evictions["leaf"] += len(victims)
+        if len(victims) < n:
+            inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
+            self.forget(inner)
+            self.evictions["inner"] += len(inner)
+            victims += inner
+        self._trim()
+        return victims
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        for segment in self._tree.drop(keys):
+            if not segment.keys:
+                self._emptied(segment)
+                if not segment.ghost:
+                    self._remove(segment)
+
+    def clear(self) -> None:
+        self._begin()
+
+    def sizes(self) -> dict[str, int]:
+        return {"hdi": len(self._tree.home), "ghost": self._ghost_blocks}
+
+    # Storing.
+
+    def _extends(self, segment: AgedSegment, before: Key | None, request: Request) -> bool:
+        """Whether what follows `before` is more of a tail that the request is still storing."""
+        return (
+            segment.owner == (request.id,)
+            and segment.keys[-1] == before
+            and not segment.live
+            and not segment.ghost
+            and not segment.origin
+        )
+
+    def _end_at(self, segment: AgedSegment | None, key: Key | None) -> AgedSegment:
+        """The segment that ends with this block, cut if it does not."""
+        if not segment:
+            return self._tree.root
+        if segment.keys[-1] == key:
+            return segment if not segment.ghost else self._part_ghost(segment)
+        return self._split(segment, segment.keys.index(key) + 1)
+
+    def _attach(self, part: Sequence[Key], parent: AgedSegment, ghost: AgedSegment | None, request: Request) -> AgedSegment:
+        """A new segment: a tail, or blocks that were evicted and come back. Their ghost stays until they have arrived."""
+        segment = self._tree.add(part, parent)
+        segment.owner = (request.id,)
+        segment.last = self._ages.clock
+        parent.live += 1
+        if ghost:
+            self._rival.shadow.split(ghost.number, len(ghost.keys), tail=segment.number)
+            segment.origin = (ghost, len(part), ghost.kind, self._ages.bin(ghost))
+            segment.reads, segment.turn = ghost.reads + 1, ghost.turn
+            segment.ends = ghost.ends and len(part) >= len(ghost.ghost) - 1
+            segment.kind = _shared(segment.reads)
+        else:
+            segment.kind = _tail(parent)
+            segment.turn = parent.turn + 1 if _continues(parent) else 0
+        self._ages.put(segment)
+        return segment
+
+    def _kinds(self, run: Sequence[Key], before: Key | None) -> Iterator[tuple[int, int]]:
+        """The classes that the parts of a run would have, and how many blocks each part has."""
+        parent = self._tree.of(before) if before is not None else None
+        for ghost, part in self._parts(run):
+            yield (_shared(ghost.reads + 1) if ghost else _tail(parent or self._tree.root)), len(part)
+            parent = ghost
+
+    def _miss(self, run: Sequence[Key], before: Key | None) -> None:
+        """Blocks that were not worth storing are remembered as if they had been stored and evicted at once."""
+        parent = (self._tree.of(before) if before is not None else None) or self._tree.root
+        used: list[AgedSegment] = []
+        for ghost, part in self._parts(run):
+            if not ghost:
+                ghost = self._tree.add((), parent)
+                ghost.kind, ghost.last = _tail(parent), self._ages.clock
+                ghost.turn = parent.turn + 1 if _continues(parent) else 0
+                ghost.ends = ghost.committed = True
+                parent.branches += 1
+                self._set_ghost(ghost, array("q", map(hash, part)))
+                self._rival.shadow.use([(ghost.number, len(part))])
+                self._ages.put(ghost)
+            else:
+                if ghost.keys or len(part) < len(ghost.ghost):
+                    ghost = self._part_off(ghost, len(part))
+                used.append(ghost)
+            parent = ghost
+        self._use(used)
+
+    def _part_off(self, ghost: AgedSegment, n: int) -> AgedSegment:
+        """A segment of its own for the first n evicted blocks of another."""
+        out = self._tree.add((), ghost.parent or self._tree.root)
+        out.inherit(ghost)
+        out.live = 0
+        hashes = ghost.ghost
+        self._rival.shadow.split(ghost.number, len(ghost.keys), tail=out.number)
+        self._rival.shadow.split(out.number, n, tail=ghost.number)
+        self._set_ghost(ghost, hashes[n:])
+        self._set_ghost(out, hashes[:n])
+        self._ages.put(out)
+        if not ghost.keys and not ghost.ghost:
+            self._remove(ghost)
+        return out
+
+    # Use.
+
+    def _path(self, chain: Sequence[Key]) -> list[AgedSegment]:
+        """The segments of a chain, cut so that it covers each of them to its end."""
+        path: list[AgedSegment] = []
+        for segment, end in self._tree.walk(chain):
+            if end < len(segment.keys):
+                path.append(self._split(segment, end))
+                self._leave_behind(segment)
+            elif segment.ghost:
+                path.append(self._part_ghost(segment))
+            else:
+                path.append(segment)
+        return path
+
+    def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
+        """A request used these segments, head to tail; blocks in `stored` it stored itself."""
+        ours = 0
+        for segment in path:
+            self._ages.take(segment)
+            segment.owner = None
+            if not segment.keys or segment.keys[0] not in stored:
+                ours += len(segment.keys)
+                blocks = segment.size
+                self._hazards.reuse(segment.kind, self._ages.bin(segment), blocks)
+                self._reused(segment)
+                segment.reads += 1
+                segment.kind = _shared(segment.reads)
+            segment.last = self._ages.clock
+            segment.bin = 0
+        for segment in reversed(path):
+            self._ages.put(segment)
+        sizes = [(segment.number, segment.size) for segment in reversed(path)]
+        self._rival.count(ours, self._rival.shadow.use(sizes), sum(size for _, size in sizes))
+
+    def _reused(self, segment: AgedSegment) -> None:
+        if not segment.reads and segment.parent:
+            segment.parent.branches_reused += 1
+
+    def _leave_behind(self, segment: AgedSegment) -> None:
+        """A conversation went on from before this segment."""
+        if not segment.reads:
+            self._reclass(segment, _REMNANT)
+
+    def _reclass(self, segment: AgedSegment, kind: int) -> None:
+        self._ages.take(segment)
+        segment.kind = kind
+        self._ages.put(segment)
+
+    def _split(self, segment: AgedSegment, at: int) -> AgedSegment:
+        head = self._tree.split(segment, at)
+        self._rival.shadow.split(segment.number, at, head=head.number)
+        self._ages.put(head)
+        return head
+
+    # Ghosts.
+
+    def _parts(self, run: Sequence[Key]) -> Iterator[tuple[AgedSegment | None, Sequence[Key]]]:
+        """A run in parts: those evicted earlier, each with its ghost, then what is not known."""
+        while run:
+            number = self._ghost_at.get(hash(run[0]))
+            if number is None:
+                yield None, run
+                return
+            ghost = self._tree.segments[number]
+            hashes = array("q", map(hash, run[: len(ghost.ghost)]))
+            matched = len(hashes) if hashes == ghost.ghost[: len(hashes)] else common(hashes, ghost.ghost)
+            yield ghost, run[:matched]
+            run = run[matched:]
+
+    def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
+        tail = self._tree.cut(segment, n)
+        self._set_ghost(segment, array("q", map(hash, tail)) + segment.ghost)
+        self._ghosts.move_to_end(segment.number)
+        if not segment.keys:
+            self._emptied(segment)
+        return tail
+
+    def _emptied(self, segment: AgedSegment) -> None:
+        """Its last resident block is gone; its parent may be a leaf now."""
+        self._ages.take_leaf(segment)
+        parent = segment.parent
+        if parent:
+            parent.live -= 1
+            if not parent.live and parent.keys:
+                self._ages.put_leaf(parent, oldest=parent.last == segment.last)
+
+    def _set_ghost(self, segment: AgedSegment, ghost: "array[int]") -> None:
+        if segment.ghost and self._ghost_at.get(segment.ghost[0]) == segment.number:
+            del self._ghost_at[segment.ghost[0]]
+        self._ghost_blocks += len(ghost) - len(segment.ghost)
+        segment.ghost = ghost
+        if ghost:
+            self._ghost_at[ghost[0]] = segment.number
+            self._ghosts[segment.number] = None
+        else:
+            self._ghosts.pop(segment.number, None)
+
+    def _part_ghost(self, segment: AgedSegment) -> AgedSegment:
+        """Part the resident blocks, which are used, from the evicted ones behind them, which are not."""
+        head = self._split(segment, len(segment.keys))
+        self._ages.take_leaf(segment)
+        if head.live == 0:
+            self._ages.put_leaf(head)
+        return head
+
+    def _drop_ghost(self, ghost: AgedSegment, n: int) -> None:
+        """Its first n evicted blocks are resident again, elsewhere."""
+        self._set_ghost(ghost, ghost.ghost[n:])
+        if ghost.keys:
+            return
+        if ghost.ghost:
+            self._leave_behind(ghost)
+        else:
+            self._remove(ghost)
+
+    def _trim(self) -> None:
+        while self._ghost_blocks > self.GHOSTS * self.capacity:
+            segment = self._tree.segments[next(iter(self._ghosts))]
+            self._set_ghost(segment, array("q"))
+            if not segment.keys:
+                self._remove(segment)
+
+    def _remove(self, segment: AgedSegment) -> None:
+        self._ages.take(segment)
+        self._ghosts.pop(segment.number, None)
+        self._rival.shadow.forget(segment.number)
+        self._tree.remove(segment)
+
+    def _rank(self) -> None:
+        lru = np.broadcast_to(LRU_INDEX, self._hazards.index.shape)
+        self._ages.rank(lru if self._rival.leads else self._hazards.index)
+
+
+def _continues(parent: AgedSegment) -> bool:
+    """Whether a tail behind this segment continues a conversation; after the third it is rather a shared prompt."""
+    return parent.ends and parent.branches < 3
+
+
+def _tail(parent: AgedSegment) -> int:
+    """The class of a tail behind this segment."""
+    if _continues(parent):
+        return min(parent.turn, _TURNS - 1)
+    return _FIRST_BRANCH + bisect_right(_BRANCHES, (parent.branches_reused + 0.1) / (parent.branches + 1))
+
+
+def _shared(reads: int) -> int:
+    """The class of a segment that was read so often."""
+    return _FIRST_SHARED + bisect_right(_SHARED, reads)
+
+
+def _behind(tail: Sequence[Key], keep: Set[Key]) -> int:
+    """How many of the last blocks are free to leave, up to the last one that is not."""
+    if keep.isdisjoint(tail):
+        return len(tail)
+    return next(n for n, key in enumerate(reversed(tail)) if key in keep)
