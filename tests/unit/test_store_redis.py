@@ -12,7 +12,7 @@ import pytest
 
 from kvloft.errors import ConfigError, MissingExtra
 from kvloft.keys import Namespace
-from kvloft.testing.servers import RedisServer
+from kvloft.testing.servers import RedisServer, free_port
 from kvloft.testing.tiers import RawTier, TierSuite
 from kvloft.tiers import Presence, Status, Tier
 from kvloft.tiers.frame import HEADER_BYTES
@@ -239,12 +239,13 @@ def test_a_cluster() -> None:
     need(RedisServer)
     import redis
 
-    nodes = [RedisServer("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf") for _ in range(2)]
+    options = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port")
+    nodes = [RedisServer(*options, str(free_port())) for _ in range(2)]
     with nodes[0], nodes[1]:
         one, other = (redis.Redis.from_url(node.url, decode_responses=True) for node in nodes)
         one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
         other.execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
-        one.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+        one.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, nodes[1].options[-1])
         with tier(
             (nodes[1].url, "p"), 50000, access=RedisAccess(url=nodes[1].url, cluster=True), chunk_bytes=9000, ttl=60
         ) as use:
