@@ -29,6 +29,7 @@ from kvloft.request import Key
 from kvloft.telemetry import EventKind
 from kvloft.vllm.compat import failed_store_events, positions_of
 from kvloft.vllm.metrics import MetricsReporter
+from kvloft.vllm.recording import Recording
 from kvloft.vllm.request import request_of
 
 RESULTS = {
@@ -54,6 +55,7 @@ class KvloftManager(OffloadingManager):
         store_threshold: store a chunk only when it has been offered so many times; below 2 at once.
         max_tracker_size: chunks whose offers are counted; the one offered longest ago is forgotten first.
         info: facts for vLLM 0.33's info metric (`CPUOffloadingInfo`).
+        recording: where to record each request; None records nothing.
 
     Raises:
         ConfigError: the capacity is no positive integer, or the policy is unknown.
@@ -70,6 +72,7 @@ class KvloftManager(OffloadingManager):
         store_threshold: int = 1,
         max_tracker_size: int = 64_000,
         info: Any = None,
+        recording: Recording | None = None,
     ) -> None:
         self.pool = BlockPool(num_chunks, find_policy(cache_policy, cache_policy_module_path))
         self._events: list[OffloadingEvent] = []
@@ -80,14 +83,19 @@ class KvloftManager(OffloadingManager):
         self._offers = OfferCounter(store_threshold, max_tracker_size) if store_threshold >= 2 else None
         self._metrics = MetricsReporter(skipping=self._offers is not None)
         self._info = info
+        self._recording = recording
 
     # Requests.
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         request_of(req_context)
+        if self._recording is not None:
+            self._recording.arrived(req_context)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
+        if self._recording is not None:
+            self._recording.ended(req_context)
         self.pool.finish(request_of(req_context))
 
     # Lookup and load.
@@ -106,6 +114,8 @@ class KvloftManager(OffloadingManager):
         """
         plan = self.pool.prepare_load(keys, request_of(req_context))
         self._use_head(plan.keys, req_context)
+        if self._recording is not None:
+            self._recording.served(req_context, plan.keys)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
         return CPULoadStoreSpec([slots[key] for key in keys])
 
@@ -149,6 +159,10 @@ class KvloftManager(OffloadingManager):
         """Drop every chunk. Live requests go on with the same contexts; completions of older jobs change nothing."""
         self.pool.reset()
         self._announce()
+
+    def shutdown(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
 
     # Once a step.
 

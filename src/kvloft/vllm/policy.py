@@ -7,7 +7,7 @@ its class (`LRU`, `ARC`, `ARCvLLM`) or by its name (`arc-vllm`), those of instal
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count, groupby
+from itertools import count, groupby, takewhile
 from operator import itemgetter
 from typing import ClassVar, cast
 
@@ -18,6 +18,7 @@ from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, make_policy, policy
 from kvloft.policies.base import evict_checked
 from kvloft.request import Key, Request
 from kvloft.vllm.compat import positions_of
+from kvloft.vllm.recording import Recording
 from kvloft.vllm.request import request_of
 
 _NOBODY = Request(id="unknown to the policy")
@@ -53,10 +54,14 @@ class KvloftCachePolicy(CachePolicy):
     name: ClassVar[str]
     """The kvloft policy's name."""
     spares_own_chain: ClassVar[bool] = True
+    record: ClassVar[str | None] = None
+    """A file to record every request in."""
 
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
         self.policy: Policy = make_policy(self.name, cache_capacity)
+        facts = {"policy": self.name, "capacity": cache_capacity}
+        self._recording = Recording(self.record, facts) if self.record else None
         self._chunks: dict[Key, ChunkStatus] = {}
         self._busy: set[Key] = set()
         """Chunks being written or read."""
@@ -101,6 +106,8 @@ class KvloftCachePolicy(CachePolicy):
         """A store is being offered. Nothing is learned yet: it may be refused or fail."""
         self._settle()
         life = self._reporter = self._life_of(req_context)
+        if self._recording is not None:
+            self._recording.arrived(req_context)
         for key in keys:
             self._missed.pop(key, None)
             self._missed[key] = life
@@ -165,6 +172,13 @@ class KvloftCachePolicy(CachePolicy):
         self._settle()
         life = self._life_of(req_context)
         life.finished = True
+        if self._recording is not None:
+            # A request that found everything is heard of only now.
+            self._recording.arrived(req_context)
+            # The manager also counts blocks as reused that stood behind a missing one and were computed again.
+            leading = takewhile(reused_keys.__contains__, order_request_keys(key_groups, req_context))
+            self._recording.served(req_context, leading)
+            self._recording.ended(req_context)
         for key in life.chain:
             if self._missed.get(key) is life:
                 del self._missed[key]
@@ -242,13 +256,19 @@ def _parent(first: Key, life: _Life | None) -> Key | None:
 def find_cache_policy(name: str) -> type[KvloftCachePolicy]:
     """The `CachePolicy` class of a kvloft policy, by its class's name or its own.
 
+    "ARC?record=/var/log/kvloft/trace.jsonl.zst" also records every request in that file: the stock manager has no other
+    way to tell a policy of a setting.
+
     Raises:
         AttributeError: there is no such policy; raised as such because vLLM asks with `getattr`.
     """
     classes = {policy.__name__: policy.name for policy in BUILTIN.values()}
-    known = classes.get(name, name)
-    if known not in policy_names():
+    plain, asks, record = name.partition("?record=")
+    known = classes.get(plain, plain)
+    if known not in policy_names() or (asks and not record):
         raise AttributeError(
-            f"kvloft has no policy {name!r}; eviction_policy can be one of: {', '.join([*classes, *policy_names()])}"
+            f"kvloft has no policy {name!r}; eviction_policy can be one of: {', '.join([*classes, *policy_names()])}, "
+            "with ?record=FILE behind it if requests are to be recorded"
         )
-    return type(f"{name}CachePolicy", (KvloftCachePolicy,), {"name": known, "spares_own_chain": known != ARCvLLM.name})
+    options = {"name": known, "spares_own_chain": known != ARCvLLM.name, "record": record or None}
+    return type(f"{plain}CachePolicy", (KvloftCachePolicy,), options)

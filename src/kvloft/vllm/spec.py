@@ -22,6 +22,7 @@ from kvloft.vllm.compat import engine_config
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.namespace import namespace_of
+from kvloft.vllm.recording import Recording
 from kvloft.vllm.region import SharedRegion
 from kvloft.vllm.tier_metrics import tier_metric_definitions
 from kvloft.vllm.tiered import TieredManager
@@ -55,6 +56,7 @@ class KvloftSpec(CPUOffloadingSpec):
     - `tiers_after_reset`: "forget" (the default) or "keep" what the tiers hold when vLLM resets its caches. It does so
       before it sleeps, and after weights were changed in place; keep only if the weights never are.
     - `cascade`: bounds of what moves between host memory and the tiers; see `kvloft.transfer.limits.CascadeConfig`.
+    - `record`: a file to record every request in, for `kvloft replay`, such as "/var/log/kvloft/trace.jsonl.zst".
     - `store_threshold`, `max_tracker_size`: store a block only when offered so often; blocks to keep count of.
     - those that vLLM itself reads: `blocks_per_chunk` or `block_size`, `offload_prompt_only`, ...
 
@@ -90,9 +92,15 @@ class KvloftSpec(CPUOffloadingSpec):
                 "store_threshold": self.extra_config["store_threshold"],
                 "max_tracker_size": self.extra_config["max_tracker_size"],
                 "cache_policy_module_path": self.cache_policy_module_path,
+                "recording": self._recording(),
             }
             self._manager = self._tiered_manager(settings) if self._tiers else KvloftManager(**settings)
         return self._manager
+
+    def _recording(self) -> Recording | None:
+        path = self.extra_config["record"]
+        facts = {"model": self.config.model.name, "policy": self.eviction_policy, "capacity": self.num_chunks}
+        return Recording(path, facts, self.tokens_per_block[0] * self.blocks_per_chunk) if path else None
 
     def _tiered_manager(self, settings: Mapping[str, Any]) -> TieredManager:
         writer = "kvloft" if current_platform.is_cpu() else "vllm"
@@ -177,6 +185,12 @@ def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
     return read
 
 
+def _file_name(value: object) -> str:
+    if isinstance(value, str) and value.endswith((".jsonl", ".jsonl.zst")):
+        return value
+    raise ValueError(f"{value!r} is not a file to record in; give a name that ends in .jsonl or .jsonl.zst")
+
+
 _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "cpu_bytes_to_use": (parse_size, None),
     "eviction_policy": (str, "lru"),
@@ -184,6 +198,7 @@ _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "tiers": (read_tiers, ()),
     "tiers_after_reset": (after_reset, "forget"),
     "cascade": (_cascade, CascadeConfig()),
+    "record": (_file_name, None),
     "store_threshold": (_integer(0), 0),
     "max_tracker_size": (_integer(1), 64_000),
 }

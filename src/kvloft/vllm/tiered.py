@@ -154,6 +154,7 @@ class TieredManager(KvloftManager):
 
     def shutdown(self) -> None:
         """Let the tiers finish and close them. Host memory stays mapped if one of them hangs."""
+        super().shutdown()
         if self.cascade.close():
             self._release()
 
