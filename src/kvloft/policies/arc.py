@@ -16,51 +16,39 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   tail. A block that the request stored itself is not thereby used twice.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
-from itertools import filterfalse, islice
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import filterfalse
+from math import floor
 
 from kvloft.policies.base import Offer, Policy
+from kvloft.policies.lessons import Lessons
+from kvloft.policies.queue import Queue
 from kvloft.request import Key, Request
-
-_List = OrderedDict[Key, None]
-_NONE = object()
-
-PATIENCE = 1000
-"""How many lessons may wait for an earlier one in flight; then it is given up, so that a store that never ends costs
-bounded memory."""
-
-
-@dataclass(slots=True, eq=False)
-class _Lesson:
-    """What one ghost hit teaches."""
-
-    move: float
-    """By how much it moves the target."""
-    settled: bool = False
-    """Whether its store has ended."""
 
 
 class ARC(Policy):
     """ARC as in the paper: a ghost hit re-enters T2; |T1| + |B1| is at most the capacity, all four lists at most twice."""
 
     name = "arc"
+    ghosts_enter_t2 = True
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self.target = 0.0
-        """Wanted size of T1 in blocks, 0 to capacity; what has been committed, without what is in flight."""
-        self._t1: _List = OrderedDict()
-        self._t2: _List = OrderedDict()
-        self._b1: _List = OrderedDict()
-        self._b2: _List = OrderedDict()
-        self._lessons: dict[Key, _Lesson] = {}
-        """Ghost hits in flight. They stay in B1 or B2 until they commit."""
-        self._queue: deque[_Lesson] = deque()
-        """Lessons in the order of their stores, from the first one in flight on."""
+        self._t1, self._t2 = Queue(), Queue()
+        self._b1, self._b2 = Queue(), Queue()
+        self._lessons = Lessons(capacity)
+        """What ghost hits teach. The ghosts stay in B1 or B2 until their stores commit."""
         self._ahead: tuple[Offer | None, dict[Key, float]] = (None, {})
         """What the offer that evicts will teach once it is admitted."""
+
+    @property
+    def target(self) -> float:
+        """Wanted size of T1 in blocks, 0 to capacity; what has been committed, without what is in flight."""
+        return self._lessons.target
+
+    @target.setter
+    def target(self, target: float) -> None:
+        self._lessons.target = target
 
     # What the two variants decide differently.
 
@@ -68,21 +56,23 @@ class ARC(Policy):
         """By how much each ghost hit of the offer, in turn, moves the target."""
         b1, b2 = self._live(self._b1), self._live(self._b2)
         lessons: dict[Key, float] = {}
-        for key in offer.keys:
-            if key in self._b1:
+        for key, of_b1 in self._ghost_hits(offer.keys):
+            if of_b1:
                 lessons[key] = max(1.0, b2 / b1)
                 b1 -= 1
-            elif key in self._b2:
+            else:
                 lessons[key] = -max(1.0, b1 / b2)
                 b2 -= 1
         return lessons
 
-    def _prefers_t1(self, t1: int, target: float, newcomer: Key) -> bool:
-        """Whether the next victim should come from T1, which the pass has shrunk to `t1`, to make room for `newcomer`."""
-        return t1 > target or (t1 == target and newcomer in self._b2)
-
-    def _enters_t2(self, key: Key) -> bool:
-        return key in self._b1 or key in self._b2
+    def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
+        """Whose turn it is to make room for each of the newcomers: so often that of T1, then so often that of T2, then
+        once that of T1 again, then that of T2."""
+        t1 = min(max(0, len(self._t1) - floor(target)), len(newcomers))
+        t2 = len(newcomers) - t1
+        if len(self._t1) - t1 == target:
+            t2 = next((at for at, key in enumerate(newcomers[t1:]) if key in self._b2), t2)
+        return t1, t2
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         """Evicting moves keys from T to B and never adds to |T1| + |B1| or |T2| + |B2|."""
@@ -95,80 +85,67 @@ class ARC(Policy):
     # The contract.
 
     def admit(self, offer: Offer) -> None:
-        for key, move in self._moves(offer).items():
-            self._lessons[key] = lesson = _Lesson(move)
-            self._queue.append(lesson)
+        moves = self._moves(offer)
+        self._lessons.add(moves)
         self._ahead = (None, {})
-        for key in offer.keys:
-            (self._t2 if self._enters_t2(key) else self._t1)[key] = None
+        enters_t2 = moves if self.ghosts_enter_t2 else {}
+        self._t1.add(filterfalse(enters_t2.__contains__, offer.keys))
+        self._t2.add(filter(enters_t2.__contains__, offer.keys))
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
-        for key in keys:
-            if lesson := self._lessons.pop(key, None):
-                lesson.settled = True
-                self._b1.pop(key, None)
-                self._b2.pop(key, None)
-        self._learn()
+        returned = self._lessons.settle(keys, success=True)
+        for ghosts in (self._b1, self._b2):
+            ghosts.remove(list(filter(ghosts.holds, returned)))
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
-        for key in reversed(chain):
-            if key in self._t2:
-                self._t2.move_to_end(key)
-            elif key in stored:
-                self._t1.move_to_end(key)
-            else:
-                del self._t1[key]
-                self._t2[key] = None
+        used = chain[::-1]
+        in_t1 = list(filter(self._t1.holds, used))
+        again = list(filterfalse(stored.__contains__, in_t1))
+        self._t1.touch(filter(stored.__contains__, in_t1))
+        self._t1.remove(again)
+        self._t2.add(again)
+        self._t2.touch(filter(self._t2.holds, used))
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        target = self._expected_target(offer)
-        newcomers = offer.keys[-n:]
-        candidates1 = filterfalse(keep.__contains__, self._t1)
-        candidates2 = filterfalse(keep.__contains__, self._t2)
-        first1, first2 = next(candidates1, _NONE), next(candidates2, _NONE)
-        victims1: list[Key] = []
-        victims2: list[Key] = []
-        victims: list[Key] = []
-        for newcomer in newcomers:
-            wants1 = self._prefers_t1(len(self._t1) - len(victims1), target, newcomer)
-            if first2 is _NONE or (wants1 and first1 is not _NONE):
-                victims1.append(first1)
-                victims.append(first1)
-                first1 = next(candidates1, _NONE)
-            else:
-                victims2.append(first2)
-                victims.append(first2)
-                first2 = next(candidates2, _NONE)
+        target = self._lessons.expected(self._moves(offer).values())
+        t1, t2 = self._choices(target, offer.keys[-n:])
+        wanted = t1 + (t1 + t2 < n)
+        victims1 = self._t1.oldest(wanted, keep)
+        victims2 = self._t2.oldest(n - len(victims1), keep)
+        if len(victims1) + len(victims2) < n:
+            victims1 = self._t1.oldest(n - len(victims2), keep)
         self._retire(victims1, self._t1, self._b1, "t1")
         self._retire(victims2, self._t2, self._b2, "t2")
+        # Where a list ran out, its turns went to the other; the order of the turns is the same.
+        victims = [*victims1[:t1], *victims2[:t2], *victims1[t1 : t1 + 1], *victims2[t2:], *victims1[t1 + 1 :]]
         self._trim_after_evict(offer, victims)
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            if lesson := self._lessons.pop(key, None):
-                lesson.move, lesson.settled = 0.0, True
-            if key in self._t1:
-                del self._t1[key]
-            else:
-                del self._t2[key]
-        self._learn()
+        self._lessons.settle(keys, success=False)
+        for entries in (self._t1, self._t2):
+            entries.remove(list(filter(entries.holds, keys)))
 
     def clear(self) -> None:
-        for entries in (self._t1, self._t2, self._b1, self._b2, self._lessons, self._queue):
+        for entries in (self._t1, self._t2, self._b1, self._b2, self._lessons):
             entries.clear()
         self._ahead = (None, {})
-        self.target = 0.0
 
     def sizes(self) -> dict[str, int]:
         return {"t1": len(self._t1), "t2": len(self._t2), "ghost_b1": len(self._b1), "ghost_b2": len(self._b2)}
 
     # Shared steps.
 
-    def _live(self, ghosts: _List) -> int:
+    def _live(self, ghosts: Queue) -> int:
         """Size of a ghost list without the keys that are on their way back."""
-        return len(ghosts) - sum(map(ghosts.__contains__, self._lessons))
+        return len(ghosts) - sum(map(ghosts.holds, self._lessons.keys()))
+
+    def _ghost_hits(self, keys: Sequence[Key]) -> Iterator[tuple[Key, bool]]:
+        """Those of `keys` that are ghosts, and whether they are in B1."""
+        in_b1 = dict.fromkeys(filter(self._b1.holds, keys), True)
+        hits = in_b1 | dict.fromkeys(filter(self._b2.holds, keys), False)
+        return zip(filter(hits.__contains__, keys), map(hits.__getitem__, filter(hits.__contains__, keys)), strict=True)
 
     def _moves(self, offer: Offer) -> dict[Key, float]:
         """What the offer will teach, by the ghost lists as they were before it evicted."""
@@ -178,38 +155,15 @@ class ARC(Policy):
             self._ahead = (offer, moves)
         return self._ahead[1]
 
-    def _moved(self, target: float, move: float) -> float:
-        return min(max(target + move, 0.0), float(self.capacity))
-
-    def _learn(self) -> None:
-        """Move the target by the lessons that no store in flight precedes."""
-        queue = self._queue
-        while queue and (queue[0].settled or len(queue) > PATIENCE + self.capacity):
-            lesson = queue.popleft()
-            if lesson.settled:
-                self.target = self._moved(self.target, lesson.move)
-
-    def _expected_target(self, offer: Offer) -> float:
-        """The target once all stores in flight and this one have committed."""
-        target = self.target
-        for lesson in self._queue:
-            target = self._moved(target, lesson.move)
-        for move in self._moves(offer).values():
-            target = self._moved(target, move)
-        return target
-
-    def _retire(self, victims: Sequence[Key], source: _List, ghosts: _List, name: str) -> None:
-        for key in victims:
-            del source[key]
-            ghosts[key] = None
+    def _retire(self, victims: Sequence[Key], source: Queue, ghosts: Queue, name: str) -> None:
+        source.remove(victims)
+        ghosts.add(victims)
         self.evictions[name] += len(victims)
 
-    def _drop_oldest(self, ghosts: _List, n: int, spare: Collection[Key] = ()) -> None:
+    def _drop_oldest(self, ghosts: Queue, n: int, spare: Iterable[Key] = ()) -> None:
         """Drop the n oldest ghosts that are neither on their way back nor in `spare`, as far as there are any."""
         if n > 0:
-            stays = {*self._lessons, *spare}
-            for key in list(islice(filterfalse(stays.__contains__, ghosts), n)):
-                del ghosts[key]
+            ghosts.remove(ghosts.oldest(n, {*self._lessons.keys(), *spare}))
 
 
 class ARCvLLM(ARC):
@@ -225,22 +179,16 @@ class ARCvLLM(ARC):
     """
 
     name = "arc-vllm"
+    ghosts_enter_t2 = False
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
         b1, b2 = self._live(self._b1), self._live(self._b2)
-        lessons: dict[Key, float] = {}
-        for key in reversed(offer.keys):
-            if key in self._b1:
-                lessons[key] = max(1.0, b2 / b1)
-            elif key in self._b2:
-                lessons[key] = -max(1.0, b1 / b2)
-        return lessons
+        hits = self._ghost_hits(offer.keys[::-1])
+        return {key: max(1.0, b2 / b1) if of_b1 else -max(1.0, b1 / b2) for key, of_b1 in hits}
 
-    def _prefers_t1(self, t1: int, target: float, newcomer: Key) -> bool:
-        return t1 >= int(target)
-
-    def _enters_t2(self, key: Key) -> bool:
-        return False
+    def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
+        t1 = min(max(0, len(self._t1) - int(target) + 1), len(newcomers))
+        return t1, len(newcomers) - t1
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         for ghosts in (self._b1, self._b2):

@@ -1,10 +1,9 @@
 """Least recently used."""
 
-from collections import OrderedDict
 from collections.abc import Sequence, Set
-from itertools import filterfalse, islice
 
 from kvloft.policies.base import Offer, Policy
+from kvloft.policies.queue import Queue
 from kvloft.request import Key, Request
 
 
@@ -18,27 +17,25 @@ class LRU(Policy):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._order: OrderedDict[Key, None] = OrderedDict()
+        self._queue = Queue()
 
     def admit(self, offer: Offer) -> None:
-        self._order.update(dict.fromkeys(offer.keys))
+        self._queue.add(offer.keys)
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
-        for key in reversed(chain):
-            self._order.move_to_end(key)
+        self._queue.touch(chain[::-1])
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        victims = list(islice(filterfalse(keep.__contains__, self._order), n))
-        self.forget(victims)
+        victims = self._queue.oldest(n, keep)
+        self._queue.remove(victims)
         self.evictions["lru"] += n
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            del self._order[key]
+        self._queue.remove(keys)
 
     def clear(self) -> None:
-        self._order.clear()
+        self._queue.clear()
 
     def sizes(self) -> dict[str, int]:
-        return {"lru": len(self._order)}
+        return {"lru": len(self._queue)}

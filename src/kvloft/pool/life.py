@@ -1,7 +1,10 @@
 """What one request has done with the pool so far."""
 
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
+from operator import itemgetter
 
 from kvloft.request import Key, Request
 
@@ -15,7 +18,7 @@ class Life:
     """Blocks it read or stored, in the order it first named them; True where it only stored the block itself."""
     writing: dict[Key, None] = field(default_factory=dict)
     """Its stores in flight, in chain order."""
-    reading: dict[Key, int] = field(default_factory=dict)
+    reading: Counter[Key] = field(default_factory=Counter)
     """Its loads in flight: how many of each block."""
     fetched: set[Key] = field(default_factory=set)
     """Blocks brought up from a tier for it. They join its chain when it reads them."""
@@ -28,20 +31,21 @@ class Life:
     def read(self, keys: Iterable[Key]) -> int:
         """Note blocks found ready; how many of them are new to this request. Reading what it stored itself, or what was
         fetched for it, is no reuse."""
-        before = len(self.chain)
-        for key in keys:
-            self.chain.setdefault(key, key in self.fetched)
-        return len(self.chain) - before
+        new = list(filterfalse(self.chain.__contains__, keys))
+        self.chain.update(zip(new, map(self.fetched.__contains__, new), strict=True))
+        return len(new)
 
-    def store(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self.chain.setdefault(key, True)
-            self.writing[key] = None
+    def store(self, keys: Sequence[Key]) -> None:
+        self.chain.update(dict.fromkeys(filterfalse(self.chain.__contains__, keys), True))
+        self.writing.update(dict.fromkeys(keys))
 
-    def fetch(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self.fetched.add(key)
-            self.writing[key] = None
+    def fetch(self, keys: Sequence[Key]) -> None:
+        self.fetched.update(keys)
+        self.writing.update(dict.fromkeys(keys))
+
+    def land(self, keys: Sequence[Key]) -> None:
+        """These stores have ended."""
+        deque(map(self.writing.pop, keys), maxlen=0)
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget stores that failed: they taught nothing, and the blocks count no more as this request's."""
@@ -50,21 +54,21 @@ class Life:
             if self.chain.get(key):
                 del self.chain[key]
 
-    def taught(self, key: Key) -> bool:
-        """Whether the policy has learned from this block for this request, or is about to."""
-        return key in self.chain or key in self.fetched
+    def taught(self, keys: Iterable[Key]) -> list[Key]:
+        """Those from which the policy has learned for this request, or is about to."""
+        return [key for key in keys if key in self.chain or key in self.fetched] if self.chain or self.fetched else []
 
     def parent(self) -> Key | None:
         """The block it named last."""
         return next(reversed(self.chain), None)
 
-    def order(self, resident: Collection[Key]) -> Sequence[Key]:
+    def order(self, resident: Collection[Key]) -> list[Key]:
         """Its chain, as far as it is in `resident`, head to tail: by the request's own positions where it knows them all,
         else as first named."""
-        chain = [key for key in self.chain if key in resident]
-        position = self.request.position
-        if position is not None:
-            positions = {key: at for key in chain if (at := position(key)) is not None}
-            if len(positions) == len(chain):
-                chain.sort(key=positions.__getitem__)
+        chain = list(filter(resident.__contains__, self.chain))
+        if self.request.position is None:
+            return chain
+        positions = [at for at in map(self.request.position, chain) if at is not None]
+        if len(positions) == len(chain) and positions != sorted(positions):
+            chain = [key for _, key in sorted(zip(positions, chain, strict=True), key=itemgetter(0))]
         return chain

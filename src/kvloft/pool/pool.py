@@ -1,9 +1,10 @@
 """Who lives in host memory."""
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from copy import deepcopy
 from enum import Enum
+from itertools import compress, filterfalse
 from typing import NamedTuple
 
 from kvloft.errors import BlockNotReady, ConfigError
@@ -125,9 +126,9 @@ class BlockPool:
         """
         offered = list(dict.fromkeys(keys))
         slots = self._slots
-        new = [key for key in offered if key not in slots]
+        new = list(filterfalse(slots.__contains__, offered))
         life = self._lives.get(request.id) or Life(request)
-        offer = Offer(new, request, offered, life.parent(), [key for key in new if life.taught(key)])
+        offer = Offer(new, request, offered, life.parent(), life.taught(new))
         need = len(new) - len(self._free)
         evicted: list[Key] = []
         if need > 0:
@@ -139,7 +140,8 @@ class BlockPool:
         self._lives[request.id] = life
         if life.finished:
             life.finished = False
-        life.read(key for key in offered if key in slots and key not in self._writing)
+        if len(new) < len(offered):
+            life.read(filterfalse(self._writing.__contains__, filter(slots.__contains__, offered)))
         if not fetch:
             self.counters.misses += len(new) - len(offer.repeat)
         taken = self._free.take(len(new))
@@ -169,7 +171,7 @@ class BlockPool:
         """
         named = set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
-        done = [key for key in life.writing if key in named] if life else []
+        done = list(filter(named.__contains__, life.writing)) if life else []
         self.counters.late += len(named) - len(done)
         if not life or not done:
             return done
@@ -177,13 +179,9 @@ class BlockPool:
             self.counters.stored += len(done)
             self.policy.commit(done, request)
             self._events.append(Event(EventKind.STORED, tuple(done)))
-            for key in done:
-                del self._writing[key]
-                del life.writing[key]
+            self._land(done, life)
         else:
-            slots = [self._slots[key] for key in done]
-            self._fail(done, life)
-            self._free.give_back(slots)
+            self._free.give_back(self._fail(done, life))
         self._retire(life)
         return done
 
@@ -202,8 +200,7 @@ class BlockPool:
         life = self._lives.setdefault(request.id, Life(request))
         life.finished = False
         self.counters.hits += life.read(wanted)
-        for key in wanted:
-            life.reading[key] = life.reading.get(key, 0) + 1
+        life.reading.update(wanted)
         self._pins.update(wanted)
         return LoadPlan(wanted, slots, self.generation)
 
@@ -216,11 +213,8 @@ class BlockPool:
         if not life:
             return
         self.counters.loaded += len(done)
-        for key in done:
-            self._unpin(key)
-            life.reading[key] -= 1
-            if not life.reading[key]:
-                del life.reading[key]
+        discount(self._pins, done)
+        discount(life.reading, done)
         self._retire(life)
 
     # Holding.
@@ -255,8 +249,7 @@ class BlockPool:
 
     def release(self, keys: Iterable[Key]) -> None:
         """Undo one `hold` of each of these blocks. Holds end with a reset: release none from before it."""
-        for key in keys:
-            self._unpin(key)
+        discount(self._pins, list(keys))
 
     def withdraw(self, n: int) -> list[tuple[Key, int]]:
         """Evict up to n blocks ahead of need. Their slots, bytes untouched, stay out of use until `reclaim`."""
@@ -265,7 +258,7 @@ class BlockPool:
             return []
         offer = Offer([object() for _ in range(n)], Request("withdraw"))
         victims = self._choose(n, {*self._pins, *self._writing}, offer)
-        slots = [self._slots.pop(key) for key in victims]
+        slots = list(map(self._slots.pop, victims))
         self._away.update(slots)
         return list(zip(victims, slots, strict=True))
 
@@ -277,11 +270,11 @@ class BlockPool:
         """
         life = self._lives.get(request.id)
         lost = [key for key in dict.fromkeys(keys) if life and key in life.writing]
-        slots = [self._slots[key] for key in lost]
-        if life and lost:
-            self._fail(lost, life)
-            self._away.update(slots)
-            self._retire(life)
+        if not life or not lost:
+            return []
+        slots = self._fail(lost, life)
+        self._away.update(slots)
+        self._retire(life)
         return slots
 
     def reclaim(self, slots: Iterable[int]) -> None:
@@ -301,7 +294,7 @@ class BlockPool:
         life.finished = True
         chain = life.order(self._slots)
         if chain:
-            self.policy.finish(chain, {key for key in chain if life.chain[key]}, request)
+            self.policy.finish(chain, set(compress(chain, map(life.chain.__getitem__, chain))), request)
         self._retire(life)
 
     def reset(self, away: Iterable[int] = ()) -> None:
@@ -354,7 +347,7 @@ class BlockPool:
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = self._choose(n, keep, offer)
-        self._free.give_back([self._slots.pop(key) for key in victims])
+        self._free.give_back(map(self._slots.pop, victims))
         return victims
 
     def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
@@ -364,24 +357,24 @@ class BlockPool:
 
     def _ready_slots(self, keys: Sequence[Key]) -> list[int]:
         slots, writing = self._slots, self._writing
-        for key in keys:
-            if key not in slots or key in writing:
-                state = "still being written" if key in writing else "not resident"
-                raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
-        return [slots[key] for key in keys]
+        if not writing.keys().isdisjoint(keys) or not all(map(slots.__contains__, keys)):
+            key = next(key for key in keys if key not in slots or key in writing)
+            state = "still being written" if key in writing else "not resident"
+            raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
+        return list(map(slots.__getitem__, keys))
 
-    def _unpin(self, key: Key) -> None:
-        self._pins[key] -= 1
-        if not self._pins[key]:
-            del self._pins[key]
+    def _land(self, keys: Sequence[Key], life: Life) -> None:
+        """End stores of the request."""
+        deque(map(self._writing.pop, keys), maxlen=0)
+        life.land(keys)
 
-    def _fail(self, keys: Sequence[Key], life: Life) -> None:
-        """End stores that bring no bytes. Their slots are the caller's."""
+    def _fail(self, keys: Sequence[Key], life: Life) -> list[int]:
+        """End stores that bring no bytes. Returns their slots."""
         self.counters.failed += len(keys)
         self.policy.forget(keys)
         life.drop(keys)
-        for key in keys:
-            del self._slots[key], self._writing[key], life.writing[key]
+        self._land(keys, life)
+        return list(map(self._slots.pop, keys))
 
     def _refuse(self, need: int, offered: int) -> None:
         if offered > self.capacity:
@@ -395,3 +388,10 @@ class BlockPool:
     def _retire(self, life: Life) -> None:
         if life.over:
             del self._lives[life.request.id]
+
+
+def discount(counts: Counter[Key], keys: Collection[Key]) -> None:
+    """Take one off each of distinct keys; those that come to zero leave."""
+    before = list(map(counts.pop, keys))
+    if sum(before) > len(before):
+        counts.update({key: count - 1 for key, count in zip(keys, before, strict=True) if count > 1})
