@@ -24,6 +24,9 @@ class Lookup(Enum):
     """Its bytes are on the way."""
     HIT = "hit"
 
+    __hash__ = object.__hash__
+    """An Enum's own hash runs Python code, and answers are translated for every block looked up."""
+
 
 class StorePlan(NamedTuple):
     """An accepted store.

@@ -116,6 +116,8 @@ class KvloftManager(OffloadingManager):
         self._use_head(plan.keys, req_context)
         if self._recording is not None:
             self._recording.served(req_context, plan.keys)
+        if len(plan.keys) == len(keys):
+            return CPULoadStoreSpec(plan.slots)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
         return CPULoadStoreSpec([slots[key] for key in keys])
 
@@ -138,10 +140,10 @@ class KvloftManager(OffloadingManager):
             wanted = [key for key in offered if key in self.pool or self._offers.suffice(key)]
             self._metrics.note_skipped(len(offered) - len(wanted))
             offered = wanted
-        new = sum(key not in self.pool for key in offered)
+        plan = self.pool.prepare_store(offered, request_of(req_context))
+        new = len(plan.keys) if plan else sum(key not in self.pool for key in offered)
         if new:
             self._metrics.note_allocation(new)
-        plan = self.pool.prepare_store(offered, request_of(req_context))
         self._announce()
         if plan is None:
             return None
