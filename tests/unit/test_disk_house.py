@@ -428,6 +428,7 @@ def test_any_policy_may_decide(disk: Callable[..., Disk], policy: str) -> None:
             one.load(keys)
             assert set(one.store(keys)) == {OK}
             assert one.load(keys) == [OK] * 5
+        assert one.count("policy_failed") == 0
         one.tier.close()
     assert one.count("evicted") > 0
 

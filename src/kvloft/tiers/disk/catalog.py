@@ -29,6 +29,18 @@ class Room(NamedTuple):
     evicted: list[int]
 
 
+class Gone(NamedTuple):
+    """A block that was dropped from the catalog and is still to leave the medium.
+
+    Args:
+        owned: its segment was owned at that time, and stays so until the place was handed to `vacate` or `retire`.
+    """
+
+    digest: bytes
+    place: int
+    owned: bool
+
+
 class Catalog:
     """Blocks by digest. A place is `segment.number << 32 | slot`. Not thread-safe, except `locate`; does no I/O.
 
@@ -49,9 +61,11 @@ class Catalog:
         self.complete = False
         """Whether all that lay on the medium at the start is known."""
         self.renounced: set[bytes] = set()
-        """Blocks removed before that."""
+        """Blocks removed before that, or whose removal the owner of their segment has still to be told."""
         self._writing: dict[bytes, int] = {}
         self._reading: Counter[int] = Counter()
+        self._clearing: set[int] = set()
+        """Owned places whose block was dropped and whose record is still to be cleared."""
         self._leaving: set[int] = set()
         """Places that become free once nobody reads them."""
         self._numbers = count()
@@ -169,22 +183,42 @@ class Catalog:
 
     # Leaving.
 
-    def drop(self, digest: bytes) -> int | None:
-        """Forget a block, here only. Returns its place, to be handed to `vacate` once its record is cleared."""
-        place = self.where.get(digest)
-        if place is None:
+    def drop(self, digest: bytes, place: int | None = None) -> Gone | None:
+        """Forget a block, here only; if `place` is given, only if it is there. The medium is still to be told."""
+        known = self.where.get(digest)
+        if known is None or place not in (None, known):
             return None
         if self._is_ranked(digest):
             self.policy.forget([digest])
             self.ours -= 1
-        return self._take_out(digest)
+        self._take_out(digest)
+        owned = self.segment(known).owned
+        if owned:
+            self._clearing.add(known)
+        return Gone(digest, known, owned)
+
+    def drop_all(self, digests: Iterable[bytes]) -> list[Gone]:
+        return [gone for digest in digests if (gone := self.drop(digest)) is not None]
+
+    def doubt(self, digest: bytes, place: int) -> None:
+        """A block was not found where it should be, in the segment of another owner: its record is to be read anew."""
+        if self.where.get(digest) == place:
+            self._take_out(digest)
+            segment = self.segment(place)
+            segment.checks[place & _SLOT] = 0
+            segment.seen = -1
 
     def vacate(self, place: int) -> None:
         """The record of an owned place is cleared: it can be written again, once nobody reads it."""
+        self._clearing.discard(place)
         if place in self._reading:
             self._leaving.add(place)
         else:
             self._free(place)
+
+    def retire(self, place: int) -> None:
+        """The record of an owned place says that the medium is broken there."""
+        self._clearing.discard(place)
 
     def expired(self, now: float, limit: int) -> list[bytes]:
         """Owned blocks that are too old, at most `limit`."""
@@ -207,7 +241,7 @@ class Catalog:
     def place(self, segment: Segment, blocks: Sequence[tuple[int, bytes, float]]) -> None:
         """Know blocks found in a segment that is not owned (yet): slot, digest, time of storing; at most `CHUNK`."""
         for slot, digest, stored in blocks:
-            if digest not in self.where and digest not in self._writing and digest not in self.renounced:
+            if segment.digests[slot] is None and self._is_news(digest):
                 self._put_in(digest, segment.number << SLOT_BITS | slot, stored)
 
     def forget(self, segment: Segment, slots: Sequence[int]) -> None:
@@ -217,7 +251,7 @@ class Catalog:
             if digest is not None:
                 self._take_out(digest)
 
-    def own(self, segment: Segment, taken: Sequence[int], free: Sequence[int]) -> list[int]:
+    def own(self, segment: Segment, taken: Sequence[int], free: Sequence[int]) -> list[Gone]:
         """A segment becomes this process's own.
 
         Args:
@@ -225,11 +259,13 @@ class Catalog:
             free: slots that hold nothing, ascending.
 
         Returns:
-            Places among `taken` with blocks that are known elsewhere or unwanted; to be cleared and vacated.
+            Those among `taken` with blocks that are known elsewhere or unwanted.
         """
         segment.owned = True
         self.add_free(segment, free)
-        return [segment.number << SLOT_BITS | slot for slot in taken if segment.digests[slot] is None]
+        surplus = [segment.number << SLOT_BITS | slot for slot in taken if segment.digests[slot] is None]
+        self._clearing.update(surplus)
+        return [Gone(b"", place, True) for place in surplus]
 
     def add_free(self, segment: Segment, slots: Sequence[int]) -> None:
         """Slots of an owned segment that hold nothing, ascending."""
@@ -274,7 +310,8 @@ class Catalog:
         del self.segments[segment.number]
 
     def is_being_written(self, segment: Segment) -> bool:
-        return any(place >> SLOT_BITS == segment.number for place in self._writing.values())
+        """Whether slots or records of an owned segment are about to change."""
+        return any(place >> SLOT_BITS == segment.number for place in (*self._writing.values(), *self._clearing))
 
     def follow(self, segment: Segment, records: Array) -> None:
         """Take over what another owner changed in its segment."""
@@ -287,10 +324,13 @@ class Catalog:
                 self._take_out(old)
             if sound[slot]:
                 digest = bytes(records["digest"][slot].tobytes())
-                if digest not in self.where and digest not in self._writing:
+                if self._is_news(digest):
                     self._put_in(digest, place, float(records["stored"][slot]))
 
     # Steps.
+
+    def _is_news(self, digest: bytes) -> bool:
+        return digest not in self.where and digest not in self._writing and digest not in self.renounced
 
     def _is_ranked(self, digest: bytes) -> bool:
         """Whether the policy knows the block, other than as one that is being written."""

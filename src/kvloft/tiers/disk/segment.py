@@ -226,9 +226,11 @@ class Segment:
     def write_heat(self, first: int, heat: Array) -> None:
         write_all(self.files, self._index, heat.tobytes(), PAGE + self.slots * RECORD.itemsize + first * HEAT.itemsize)
 
-    def condemn(self, slot: int) -> None:
-        """Ask the owner to remove what lies in a slot now."""
-        self.write_heat(slot, condemnation(int(self.read_records(slot, 1)["check"][0])))
+    def condemn(self, slot: int, digest: bytes) -> None:
+        """Ask the owner to remove a block, if it still lies in the slot."""
+        (record,) = self.read_records(slot, 1)
+        if record["digest"].tobytes() == digest:
+            self.write_heat(slot, condemnation(int(record["check"])))
 
     def _read_array(self, kind: "np.dtype[np.void]", offset: int, count: int) -> Array:
         data = read_all(self.files, self._index, count * kind.itemsize, offset)

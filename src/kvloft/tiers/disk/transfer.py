@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from kvloft.tiers import frame
 from kvloft.tiers.base import Status
-from kvloft.tiers.disk.catalog import Catalog
+from kvloft.tiers.disk.catalog import Catalog, Gone
 from kvloft.tiers.disk.files import PAGE, aligned
 from kvloft.tiers.disk.records import BROKEN, NOTHING, make_record
 from kvloft.tiers.disk.segment import SLOT_BITS, Segment
@@ -118,8 +118,8 @@ class Transfer:
                 if self._catalog.locate(batch.digests[at], now) is not None:
                     self._settle(batch, at, Status.OK, "present")
             new = {batch.digests[at]: at for at in claimed if not batch.is_settled(at)}
-            stale = [place for digest in new if (place := self._catalog.drop(digest)) is not None]
-        self._remove_places(stale)
+            stale = self._catalog.drop_all(new)
+        self.finish_removal(stale)
         slots: list[tuple[bytes, int]] = []
         evicted: list[int] = []
         rest, may_grow = [*new], True
@@ -161,11 +161,11 @@ class Transfer:
             return
         with self._lock:
             self._catalog.commit(digests, now, batch.request)
-            unwanted = [self._catalog.drop(digest) for digest in digests if digest in self._doomed]
+            unwanted = self._catalog.drop_all(digest for digest in digests if digest in self._doomed)
             for at, _ in run:
                 self._settle(batch, at, Status.OK, "stored")
             self._counters["bytes_written"] += len(run) * segment.stride
-        self._remove_places([place for place in unwanted if place is not None])
+        self.finish_removal(unwanted)
         self._let_go(batch, [at for at, _ in run])
 
     def _fail_write(self, batch: Batch, at: int, place: int, error: OSError) -> None:
@@ -243,23 +243,24 @@ class Transfer:
         process has replaced it meanwhile."""
         digest = batch.digests[at]
         damaged = segment.promises(place & _SLOT, digest)
+        gone = None
         with self._lock:
-            dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
-            self._catalog.unpin(place, segment)
+            if damaged:
+                gone = self._catalog.drop(digest, place)
+                self._counters["corrupt"] += 1
+            else:
+                self._catalog.doubt(digest, place)
             self._counters[f"corrupt_{defect}" if damaged else "raced"] += 1
-            self._counters["corrupt"] += damaged
+            self._catalog.unpin(place, segment)
             self._settle(batch, at, Status.MISS, "missed")
-        if dropped is not None:
-            self._remove_places([dropped])
+        self.finish_removal([gone] if gone else [])
 
     def _fail_read(self, batch: Batch, segment: Segment, at: int, place: int, error: OSError) -> None:
-        digest = batch.digests[at]
         with self._lock:
-            dropped = self._catalog.drop(digest) if self._catalog.where.get(digest) == place else None
+            gone = self._catalog.drop(batch.digests[at], place)
             self._catalog.unpin(place, segment)
             self._settle(batch, at, Status.FAILED, "failed", f"reading a block: {error}")
-        if dropped is not None:
-            self._remove_places([dropped], broken=True)
+        self.finish_removal([gone] if gone else [], broken=True)
 
     # Removing.
 
@@ -267,34 +268,29 @@ class Transfer:
         """Remove blocks: at once from memory, from the medium as soon as a worker gets to it."""
         with self._lock:
             self._doomed.update(digest for digest in digests if digest in self._storing)
-            places = [place for digest in digests if (place := self._catalog.drop(digest)) is not None]
-            if not self._catalog.complete:
-                self._catalog.renounced.update(digests)
-            self._counters["removed"] += len(places)
-        if places:
-            self._workers.give(Kind.STORE, [partial(self._remove_places, places)])
+            gone = self._catalog.drop_all(digests)
+            self._catalog.renounced.update(digests if not self._catalog.complete else _foreign(gone))
+            self._counters["removed"] += len(gone)
+        if gone:
+            self._workers.give(Kind.STORE, [partial(self.finish_removal, gone)])
 
-    def clear_places(self, places: Sequence[int]) -> None:
-        """Clear the records of owned places that hold nothing wanted, and free them."""
-        self._remove_places(places)
-
-    def _remove_places(self, places: Sequence[int], *, broken: bool = False) -> None:
-        """Clear the records of places and free them, or retire them if `broken`; ask the owner to if it is another."""
-        mine: list[int] = []
-        for place in places:
+    def finish_removal(self, gone: Sequence[Gone], *, broken: bool = False) -> None:
+        """Tell the medium: clear the records of owned places and free them, or retire them if `broken`; ask the owner of
+        others."""
+        for digest, place, owned in gone:
             segment = self._catalog.segments.get(place >> SLOT_BITS)
-            if segment is not None and segment.owned:
-                mine.append(place)
-            elif segment is not None:
+            if not owned and segment is not None:
                 try:
-                    segment.condemn(place & _SLOT)
+                    segment.condemn(place & _SLOT, digest)
                 except OSError:
                     self._count("index_failed")
+        mine = [place for _, place, owned in gone if owned]
         self._clear(mine, broken=broken)
-        if mine and not broken:
-            with self._lock:
-                for place in mine:
-                    self._catalog.vacate(place)
+        with self._lock:
+            for place in mine:
+                (self._catalog.retire if broken else self._catalog.vacate)(place)
+            if self._catalog.complete:
+                self._catalog.renounced.difference_update(_foreign(gone))
 
     def _clear(self, places: Sequence[int], *, broken: bool = False, tell: bool = True) -> None:
         """Write that places hold nothing. A failure is counted; a record that stays is found out when it is read."""
@@ -344,6 +340,9 @@ class Transfer:
             try:
                 if done and batch.is_done():
                     self._catalog.use(batch.good(), time.time(), batch.request, stored=batch.kind is Kind.STORE)
+            except Exception:
+                # A fault of the policy; the blocks are where they should be all the same.
+                self._counters["policy_failed"] += 1
             finally:
                 for job in done:
                     job.answered = True
@@ -357,6 +356,10 @@ class Transfer:
     def _count(self, counter: str, n: int = 1) -> None:
         with self._lock:
             self._counters[counter] += n
+
+
+def _foreign(gone: Sequence[Gone]) -> list[bytes]:
+    return [digest for digest, _, owned in gone if not owned]
 
 
 _local = threading.local()

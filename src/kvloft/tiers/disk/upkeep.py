@@ -10,11 +10,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kvloft.tiers.disk.catalog import CHUNK, Catalog, entries
+from kvloft.tiers.disk.catalog import CHUNK, Catalog, Gone, entries
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.records import CONDEMNED, Array, is_condemned
 from kvloft.tiers.disk.segment import INDEX, SLOT_BITS, Segment, Unfit
@@ -198,7 +198,7 @@ class Upkeep:
             if segment in held:
                 with self._lock:
                     surplus = self._catalog.own(segment, slots.tolist(), free)
-                self._clear(surplus)
+                self._finish_removal(surplus)
                 ages.append(np.maximum(heat["used"], stored)[wanted])
                 places = (wanted.astype("<i8") | segment.number << SLOT_BITS).tolist()
                 blocks += zip(digests, places, heat["hits"][wanted].tolist(), strict=True)
@@ -370,11 +370,11 @@ class Upkeep:
                 continue
             condemned = marked[is_condemned(heat, segment.read_records()["check"])[marked]].tolist()
             with self._lock:
-                unwanted = [self._catalog.drop(digest) for slot in condemned if (digest := segment.digests[slot])]
+                gone = self._catalog.drop_all(digest for slot in condemned if (digest := segment.digests[slot]))
                 segment.heat[warmer] = heat[warmer]
                 segment.touched.update(marked.tolist())
                 self._catalog.warm([digest for slot in warmer.tolist() if (digest := segment.digests[slot])])
-            self._clear([place for place in unwanted if place is not None])
+            self._finish_removal(gone)
 
     def _write_heat(self) -> None:
         if self._read_only:
@@ -390,17 +390,17 @@ class Upkeep:
         while True:
             with self._lock:
                 old = self._catalog.expired(time.time(), _EXPIRED_AT_ONCE)
-                places = [place for digest in old if (place := self._catalog.drop(digest)) is not None]
-                self._counters["expired"] += len(places)
-            if not places:
+                gone = self._catalog.drop_all(old)
+                self._counters["expired"] += len(gone)
+            if not gone:
                 return
-            self._clear(places)
+            self._finish_removal(gone)
 
     # Steps.
 
-    def _clear(self, places: list[int]) -> None:
-        if places and self.transfer is not None:
-            self.transfer.clear_places(places)
+    def _finish_removal(self, gone: Sequence[Gone]) -> None:
+        if gone and self.transfer is not None:
+            self.transfer.finish_removal(gone)
 
     def _count(self, counter: str) -> None:
         with self._lock:
