@@ -426,8 +426,9 @@ def test_any_policy_may_decide(disk: Callable[..., Disk], policy: str) -> None:
         for n in range(40):
             keys = names(5, f"round {n % 17}")
             one.load(keys)
-            assert set(one.store(keys)) == {OK}
-            assert one.load(keys) == [OK] * 5
+            stored = one.store(keys)
+            assert set(stored) <= {OK, DROPPED}
+            assert one.load(keys) == [OK if status is OK else MISS for status in stored]
         assert one.count("policy_failed") == 0
         one.tier.close()
     assert one.count("evicted") > 0

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kvloft.policies import Offer, Policy
-from kvloft.request import Request
+from kvloft.policies.base import evict_checked
+from kvloft.request import Key, Request
 from kvloft.tiers.disk.records import BROKEN, CONDEMNED, Array, is_sound
 from kvloft.tiers.disk.segment import SLOT_BITS, Segment
 
@@ -102,22 +103,25 @@ class Catalog:
             digests: distinct, neither there nor being written.
             offered: all blocks of the job; those of them that are here stay.
         """
+        offer = Offer(digests, request, offered)
         need = len(digests) - len(self.free)
         evicted: list[int] = []
         if need > 0:
-            keep = {*self._writing, *(digest for digest in offered if self._is_ranked(digest))}
-            keep.update(digest for place in self._reading if (digest := self._ranked_at(place)) is not None)
-            able = min(need, self.ours - len(keep)) if evict else 0
+            able = 0
+            if evict:
+                accepted = self.policy.accept(offer, need)
+                offer = offer._replace(keys=digests[:accepted], declined=digests[accepted:])
+                keep = self._kept(offered)
+                able = min(accepted - len(self.free), max(0, self.ours - len(keep)))
+            offer = offer._replace(keys=offer.keys[: len(self.free) + able])
             if able > 0:
-                digests = digests[: len(self.free) + able]
-                victims = self.policy.evict(able, keep, Offer(digests, request, offered))
+                victims = evict_checked(self.policy, able, keep, offer)
                 self.ours -= able
                 evicted = [self._take_out(victim) for victim in victims]  # type: ignore[arg-type]
-            else:
-                digests = digests[: len(self.free)]
+        digests = digests[: len(offer.keys)]
         if not digests:
             return Room([], evicted)
-        self.policy.admit(Offer(digests, request, offered))
+        self.policy.admit(offer)
         self.ours += len(digests)
         fresh = len(digests) - len(evicted)
         places = sorted([*self.free[len(self.free) - fresh :], *evicted])
@@ -331,6 +335,12 @@ class Catalog:
 
     def _is_news(self, digest: bytes) -> bool:
         return digest not in self.where and digest not in self._writing and digest not in self.renounced
+
+    def _kept(self, offered: Sequence[bytes]) -> set[Key]:
+        """Blocks the policy knows that must not leave for a store: being written, being read, offered themselves."""
+        keep: set[Key] = {*self._writing, *filter(self._is_ranked, offered)}
+        keep.update(digest for place in self._reading if (digest := self._ranked_at(place)) is not None)
+        return self.policy.protect(keep)
 
     def _is_ranked(self, digest: bytes) -> bool:
         """Whether the policy knows the block, other than as one that is being written."""
