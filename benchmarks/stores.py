@@ -3,7 +3,7 @@
     python benchmarks/stores.py [--short] [--only redis,objects,mooncake,packing,sealing]
 
 Every figure is the best of several rounds, in which the things compared take turns; ratios are to the bare client. CPU
-seconds are of this process, for each gigabyte written and read; unlike rates they depend little on what else the machine does.
+seconds are of this process, for each gigabyte written and read; they depend less on what else the machine does than rates.
 All servers are started here, on loopback: S3 is moto's, which is made for tests, so its times say nothing of a real one.
 """
 

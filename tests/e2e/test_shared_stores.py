@@ -134,6 +134,24 @@ def test_a_server_that_stops_answering_stops_no_engine(serve: Serve, baseline: S
     assert second.cached[0] == FULL and second.cached[1] == 0
 
 
+def test_a_full_server_stops_no_engine(serve: Serve, baseline: Serve) -> None:
+    """It has room for a few blocks and refuses the others: these are computed."""
+    need(RedisServer)
+    plain = baseline("llama", PROMPTS)
+    with RedisServer("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction") as small:
+        dropped = 0.0
+
+        def look(llm: Any) -> None:
+            nonlocal dropped
+            settle(llm)
+            dropped = read_metric(llm, "vllm:kvloft_tier_transfers", tier="redis", what="store_dropped")
+
+        first = serve("llama", PROMPTS, tiers(small), between=look)
+        second = serve("llama", PROMPTS, tiers(small))
+    assert first.tokens == second.tokens == plain.tokens
+    assert dropped > 0 and second.cached != [FULL] * 4
+
+
 def test_host_disk_and_store_in_one_engine(serve: Serve, baseline: Serve, server: Server, tmp_path: Path) -> None:
     """All three at once; the disk is asked first, and a new machine without one goes on from the store."""
     plain = baseline("llama", PROMPTS)

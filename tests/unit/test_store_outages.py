@@ -16,6 +16,7 @@ from kvloft.tiers import Presence, Status, Tier
 from kvloft.tiers.objects import ObjectAccess, ObjectTier
 from kvloft.tiers.redis import RedisAccess, RedisTier
 from kvloft.tiers.remote import Bounds
+from kvloft.tiers.wrappers import Slow, Throttled
 from store_media import need
 from store_use import BLOCK, Use
 
@@ -208,6 +209,23 @@ def test_more_than_may_wait_is_dropped(kind: Kind) -> None:
         assert answers[first] == [Status.FAILED] * 8
         assert answers[second] == [Status.FAILED] * 2 + [Status.DROPPED] * 6
         assert use.tier.stats().counters["dropped"] == 6
+
+
+def test_however_large_a_block_is_one_may_wait(kind: Kind) -> None:
+    with using(kind, bounds=Bounds(waiting_bytes=1, put=5.0)) as use:
+        keys = use.keys(3)
+        assert use.store(keys) == [Status.OK, Status.DROPPED, Status.DROPPED]
+        assert use.store(keys[1:]) == [Status.OK, Status.DROPPED]
+
+
+def test_behind_a_slow_wrapper_everything_comes_in_the_end(kind: Kind) -> None:
+    """The wrappers that other tiers are tested with fit this one."""
+    server, opener = kind
+    slow = Slow(Throttled(opener(server, bounds=Bounds(put=5.0, get=5.0)), 4 << 20), delay=0.05)
+    use = Use(slow)
+    assert use.store(use.keys(3)) == [Status.OK] * 3
+    assert use.load(use.keys(4)) == [Status.OK] * 3 + [Status.MISS]
+    slow.close()
 
 
 def test_a_block_removed_while_the_server_is_away_is_never_found_again(kind: Kind) -> None:

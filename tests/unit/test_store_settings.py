@@ -66,6 +66,23 @@ def test_wrong_addresses_are_refused_when_the_tier_is_made(settings: Any, words:
     assert all(word in str(refused.value) for word in words) and "hunter2" not in str(refused.value)
 
 
+def test_tenants_have_names_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    paths = set()
+    for tenant in ("", "a", "b"):
+        monkeypatch.setenv("TENANT", tenant or "unused")
+        more = {"tenant": "env:TENANT"} if tenant else {}
+        (plan,) = read_tiers([{"type": "objects", "url": f"file://{tmp_path}", **more}])
+        tier: Any = plan.open(4096, NAMESPACE)
+        paths.add(tier._path)
+        assert tier._path.split("/")[:3] == ["kvloft", "v1", NAMESPACE.name]
+        tier.close()
+    assert len(paths) == 3
+    monkeypatch.delenv("TENANT")
+    with pytest.raises(ConfigError, match=r"tenant: .*TENANT is not set"):
+        plan.open(4096, NAMESPACE)
+
+
 @pytest.mark.parametrize(
     ("url", "kind"),
     [

@@ -90,6 +90,7 @@ class MooncakeStore(Store):
     Args:
         access: where it is.
         bounds: times for connections and calls, number of threads.
+        block_bytes: of each block.
         longest: bytes of a block at rest, at most.
         arena: memory that all blocks come from and go to.
 
@@ -97,13 +98,15 @@ class MooncakeStore(Store):
         MissingExtra: Mooncake, or a library that it needs, is not installed.
     """
 
-    def __init__(self, access: MooncakeAccess, bounds: Bounds, longest: int, arena: Buffer | None = None) -> None:
+    def __init__(
+        self, access: MooncakeAccess, bounds: Bounds, block_bytes: int, longest: int, arena: Buffer | None = None
+    ) -> None:
         self.direct_put = self.direct_get = arena is not None
-        rows = (bounds.readers + bounds.writers) * bounds.batch_blocks
+        self._batch_blocks = max(1, min(bounds.batch_blocks, bounds.batch_bytes // block_bytes))
+        rows = (bounds.readers + bounds.writers) * self._batch_blocks
         self._rows = np.zeros((rows, HEADER_BYTES + (0 if arena is not None else longest)), np.uint8)
         self._of_thread = threading.local()
-        self._given = itertools.count(step=bounds.batch_blocks)
-        self._batch_blocks = bounds.batch_blocks
+        self._given = itertools.count(step=self._batch_blocks)
         self._client = _Client.of(access, bounds)
         self._memory = [self._rows.reshape(-1), *([] if arena is None else [_array(arena)])]
         self._client.introduce(self._memory)
@@ -219,7 +222,7 @@ class MooncakeTier(RemoteTier):
         codec = codec or Plain()
         if arena is not None and not isinstance(codec, Plain):
             arena = None
-        store = MooncakeStore(access, bounds, codec.longest(block_bytes), arena)
+        store = MooncakeStore(access, bounds, block_bytes, codec.longest(block_bytes), arena)
         super().__init__(store, block_bytes, namespace, name=name, bounds=bounds, codec=codec, prefix=prefix)
 
 

@@ -196,7 +196,9 @@ class RemoteTier(Tier):
 
     def submit_store(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
         self._check(keys, buffers)
-        room = max(0, self._bounds.waiting_bytes - self._ledger.bytes[Act.STORE]) // self.block_bytes
+        waiting = self._ledger.bytes[Act.STORE]
+        # However large a block is, one may wait.
+        room = max(0, self._bounds.waiting_bytes - waiting) // self.block_bytes or int(not waiting)
         items = [
             _Item(place, key, buffer) for place, (key, buffer) in enumerate(zip(keys[:room], buffers[:room], strict=True))
         ]

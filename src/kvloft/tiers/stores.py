@@ -67,6 +67,7 @@ def _options(value: object) -> Mapping[str, str | bool]:
 
 _COMMON: dict[str, Callable[[object], Any]] = {
     "prefix": _text,
+    "tenant": _secret,
     "secret": _secret,
     "compression": _count,
     "connect_timeout": _seconds,
@@ -116,7 +117,7 @@ def make_redis(block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
     """A Redis tier from settings as `REDIS` reads them; see `RedisAccess`, `RedisTier`, `Bounds` and `Sealed`."""
     from kvloft.tiers.redis import CHUNK_BYTES, RedisAccess, RedisTier
 
-    rest = _common(given, Bounds(), namespace)
+    namespace, rest = _common(given, Bounds(), namespace)
     ttl, chunk = given.pop("ttl", None), given.pop("chunk", CHUNK_BYTES)
     return RedisTier(RedisAccess(**given), block_bytes, namespace, ttl=ttl, chunk_bytes=chunk, **rest)
 
@@ -125,7 +126,7 @@ def make_objects(block_bytes: int, namespace: Namespace, **given: Any) -> Tier:
     """An object store tier from settings as `OBJECTS` reads them; see `ObjectAccess`, `ObjectTier`, `Bounds`, `Sealed`."""
     from kvloft.tiers.objects import OBJECT_BOUNDS, ObjectAccess, ObjectTier
 
-    rest = _common(given, OBJECT_BOUNDS, namespace)
+    namespace, rest = _common(given, OBJECT_BOUNDS, namespace)
     concurrency = given.pop("concurrency", 32)
     return ObjectTier(ObjectAccess(**given), block_bytes, namespace, concurrency=concurrency, **rest)
 
@@ -134,7 +135,7 @@ def make_mooncake(block_bytes: int, namespace: Namespace, arena: Buffer | None =
     """A Mooncake tier from settings as `MOONCAKE` reads them; see `MooncakeAccess`, `MooncakeTier`, `Bounds`, `Sealed`."""
     from kvloft.tiers.mooncake import MOONCAKE_BOUNDS, MooncakeAccess, MooncakeTier
 
-    rest = _common(given, MOONCAKE_BOUNDS, namespace)
+    namespace, rest = _common(given, MOONCAKE_BOUNDS, namespace)
     given["segment_bytes"] = given.pop("segment", 0)
     return MooncakeTier(MooncakeAccess(**given), block_bytes, namespace, arena=arena, **rest)
 
@@ -147,12 +148,16 @@ def type_of(url: str) -> str:
     return "mooncake" if scheme == "mooncake" else "objects"
 
 
-def _common(given: dict[str, Any], bounds: Bounds, namespace: Namespace) -> dict[str, Any]:
-    """What all stores are told: taken out of `given`."""
+def _common(given: dict[str, Any], bounds: Bounds, namespace: Namespace) -> tuple[Namespace, dict[str, Any]]:
+    """What all stores are told, taken out of `given`: the namespace with its tenant, and what all tiers take."""
     changed = {field: given.pop(name) for name, field in _BOUNDS.items() if name in given}
+    tenant: Secret | None = given.pop("tenant", None)
     secret: Secret | None = given.pop("secret", None)
     compression: int | None = given.pop("compression", None)
+    if tenant is not None:
+        namespace = replace(namespace, tenant=replace(tenant, setting="tenant").read().decode())
     codec: Codec | None = None
     if secret is not None or compression is not None:
+        secret = None if secret is None else replace(secret, setting="secret")
         codec = Sealed(namespace, secret=secret, compression=compression)
-    return {"bounds": replace(bounds, **changed), "codec": codec, "prefix": given.pop("prefix", "kvloft")}
+    return namespace, {"bounds": replace(bounds, **changed), "codec": codec, "prefix": given.pop("prefix", "kvloft")}
