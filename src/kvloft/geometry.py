@@ -79,7 +79,7 @@ class KVGeometry:
         Raises:
             ConfigError: fields are missing or make no sense; all faults at once.
         """
-        text = _text_config(config)
+        text = read_model_config(config)
         problems: list[str] = []
         if not isinstance(tp, int) or tp < 1:
             problems.append(f"tp: {tp!r} is not a number of ranks; give an integer of at least 1")
@@ -100,6 +100,11 @@ class KVGeometry:
         if problems:
             raise ConfigError(problems)
         return cls(layer_bytes, _groups(text, layers), tp, replicated=mla and tp > 1)
+
+    @property
+    def growing(self) -> int:
+        """Groups whose part of a prefix grows with it: those of full attention, or all if there are none."""
+        return sum(group.window is None for group in self.groups) or len(self.groups)
 
     @property
     def layers(self) -> int:
@@ -124,12 +129,15 @@ class KVGeometry:
     def bytes_per_token(self, tokens: int = 16) -> float:
         """Bytes of host memory for one more token of a long prefix, of all ranks, stored in blocks of `tokens`. Groups
         with a window add nothing: their part of a long prefix does not grow."""
-        full = sum(group.window is None for group in self.groups) or len(self.groups)
-        return full * self.slot_bytes(tokens) / tokens
+        return self.growing * self.slot_bytes(tokens) / tokens
 
 
-def _text_config(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
-    """The language model's part of a config."""
+def read_model_config(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    """The fields of the language model, from a parsed `config.json`, the file, or the folder it lies in.
+
+    Raises:
+        ConfigError: it cannot be read, or is no JSON object.
+    """
     if isinstance(config, (str, Path)):
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path

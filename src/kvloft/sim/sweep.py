@@ -122,8 +122,8 @@ class _Slices:
 
     def result(self) -> list[TimedSlice]:
         return [
-            TimedSlice(start, *(int(value) for value in row[:5]), ttft_mean=float(row[5] / max(row[0], 1)))
-            for start, row in zip(self._starts, self._sums, strict=True)
+            TimedSlice(start, int(count), int(blocks), int(hits), int(prompt), int(computed), float(ttft / max(count, 1)))
+            for start, (count, blocks, hits, prompt, computed, ttft) in zip(self._starts, self._sums, strict=True)
         ]
 
 
