@@ -146,6 +146,18 @@ def test_a_hit_below_is_pending_then_a_hit_and_its_source_is_told() -> None:
     assert scheduler.manager.pool.stats().pinned == 0
 
 
+def test_what_comes_from_a_remote_store_is_not_called_disk() -> None:
+    far = Shelf("far")
+    far.remote = True
+    far.put(*keys_of("a", 1))
+    scheduler = Scheduler(far)
+    context = scheduler.begin("r")
+    while scheduler.look(context, keys_of("a", 1)) != [LookupResult.HIT]:
+        scheduler.step()
+    scheduler.load(context, keys_of("a", 1))
+    assert scheduler.manager.get_load_source(keys_of("a", 1)[0], context) is CacheHitSource.EXTERNAL_UNSPECIFIED
+
+
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [

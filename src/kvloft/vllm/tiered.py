@@ -94,7 +94,10 @@ class TieredManager(KvloftManager):
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         source = self.cascade.source(key, request_of(req_context))
-        return CacheHitSource.HOST if source is None else CacheHitSource.DISK
+        if source is None:
+            return CacheHitSource.HOST
+        # vLLM has no name for a remote store.
+        return CacheHitSource.DISK if self._places[source] is Locality.LOCAL else CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         spec = super().prepare_load(keys, req_context)
