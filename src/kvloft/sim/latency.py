@@ -31,7 +31,7 @@ from kvloft.request import Key, Request
 from kvloft.sim.tier import Channel, Medium, SimulatedTier, TierModel
 from kvloft.traces.event import TraceRequest
 from kvloft.transfer.cascade import Cascade
-from kvloft.transfer.limits import CascadeConfig
+from kvloft.transfer.limits import Admission, CascadeConfig
 
 _TICK = 0.25
 """Seconds after which requests that are waiting for a tier are looked at again even if nothing has happened: deadlines."""
@@ -49,6 +49,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         gpu_blocks: size of the prefix cache on the GPU; 0 for none.
         link_bytes_per_second: between host memory and GPU, each way.
         tiers: media below host memory, the fastest first.
+        admission: which blocks go to them.
     """
 
     block_tokens: int
@@ -59,6 +60,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     gpu_blocks: int = 0
     link_bytes_per_second: float = 25e9
     tiers: tuple[TierModel, ...] = ()
+    admission: Admission = Admission.EVERYTHING
 
     def check(self) -> None:
         """Raises:
@@ -182,7 +184,7 @@ class Simulation:
         machine: what it runs on.
         policy: the host pool's.
         capacity: the host pool's, in blocks; 0 for none, and then tiers have no use.
-        cascade: bounds and deadlines; block size and prefill rate are the machine's.
+        cascade: bounds and deadlines; block size, prefill rate and admission are the machine's.
         done: hears of each request when it ends.
         media: what tiers of these names share with those of other engines.
     """
@@ -206,7 +208,11 @@ class Simulation:
         self.tiers = [
             SimulatedTier(model, machine.block_bytes, self._clock, shared.get(model.name)) for model in machine.tiers
         ]
-        config = cascade(block_tokens=machine.block_tokens, prefill_tokens_per_second=machine.prefill_tokens_per_second)
+        config = cascade(
+            block_tokens=machine.block_tokens,
+            prefill_tokens_per_second=machine.prefill_tokens_per_second,
+            admission=machine.admission,
+        )
         self.cascade = Cascade(self.pool, lambda _slot: memoryview(b""), self.tiers, config, self._clock)
         self._up = Channel(machine.link_bytes_per_second)
         self._down = Channel(machine.link_bytes_per_second)
