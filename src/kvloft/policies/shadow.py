@@ -19,6 +19,7 @@ class ShadowLRU:
     def use(self, chain: Sequence[tuple[int, int]]) -> int:
         """Segments and their sizes, tail to head, become the most recent ones; how many of their blocks were there."""
         had = 0
+        chain = [*dict(chain).items()]  # a chain may come back to a segment
         for segment, blocks in chain:
             was = self._blocks.pop(segment, 0)
             self._total += blocks - was
