@@ -2,13 +2,14 @@
 
 import gzip
 import json
+import multiprocessing
 
 import msgspec
 import pytest
 import zstandard
 
 from kvloft.cli import main
-from kvloft.errors import ConfigError, TraceError
+from kvloft.errors import ConfigError, KvloftError, TraceError
 from kvloft.sim import sweep as sweeps
 from kvloft.sim.curve import curves
 from kvloft.sim.latency import Machine
@@ -97,6 +98,15 @@ def test_errors_of_other_processes_arrive(tmp_path):
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     with pytest.raises(TraceError, match="not prefix-chained"):
         sweep(open_trace(path), ["optimum", "min"], [Capacity(blocks=1)], workers=2)
+
+
+def test_a_killed_process_is_told_and_not_waited_for(path):
+    def kill(done, total):
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    with pytest.raises(KvloftError, match="was killed, .* --jobs 1"):
+        sweep(open_trace(path), POLICIES * 5, SIZES, workers=2, progress=kill)
 
 
 def test_interrupting_a_sweep_stops_its_processes(path):

@@ -5,13 +5,14 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_longlong
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from kvloft.errors import ConfigError
+from kvloft.errors import ConfigError, KvloftError
 from kvloft.policies import make_policy, policy_names
 from kvloft.sim.bound import Future, Min, replay_optimum
 from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult, TimedSlice
@@ -280,6 +281,10 @@ def _parallel(
                     job.result()
                 tell(sum(board[:-1]))
             return [job.result() for job in jobs]
+        except BrokenProcessPool as error:
+            raise KvloftError(
+                "a process that replayed the trace was killed, most likely for lack of memory; run fewer at a time: --jobs 1"
+            ) from error
         except BaseException:
             board[-1] = 1
             executor.shutdown(wait=True, cancel_futures=True)
