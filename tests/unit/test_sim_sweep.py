@@ -105,7 +105,7 @@ def test_a_killed_process_is_told_and_not_waited_for(path):
         for process in multiprocessing.active_children():
             process.kill()
 
-    with pytest.raises(KvloftError, match="was killed, .* --jobs 1"):
+    with pytest.raises(KvloftError, match=r"was killed, .* --jobs 1"):
         sweep(open_trace(path), POLICIES * 5, SIZES, workers=2, progress=kill)
 
 
