@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from kvloft.cli import _trace_options as options
 from kvloft.config import parse_size
 from kvloft.errors import ConfigError, KvloftError
+
+if TYPE_CHECKING:
+    from kvloft.transfer.limits import Admission
 
 _ENGINE, _SIZES, _MONEY, _TRACE = "Engine", "Sizes", "Money", "Trace"
 _Value = TypeVar("_Value")
@@ -43,6 +46,10 @@ def plan(
     policy: Annotated[
         str, typer.Option(help="Policies to compare, separated by commas; all for all.", rich_help_panel=_SIZES)
     ] = "lru,arc,s3-fifo",
+    admission: Annotated[
+        str,
+        typer.Option(help="What goes to disk, to compare: everything, second-use, write-back.", rich_help_panel=_SIZES),
+    ] = "everything,second-use",
     disk_rates: Annotated[
         str, typer.Option(help="Of the disk, in bytes a second: read:written.", rich_help_panel=_SIZES)
     ] = "5GB:3GB",
@@ -106,6 +113,7 @@ def plan(
     gpu_kv_bytes = faults.read(lambda: _size("gpu-kv", gpu_kv))
     hosts = faults.read(lambda: read_sizes("host", host, steps))
     disks = faults.read(lambda: read_sizes("disk", disk, steps))
+    ways = faults.read(lambda: _admissions(admission))
     costs = faults.read(lambda: read_prices(prices)) if prices else Prices()
     faults.read(lambda: check_policies(names, bounds=()))
     link_rate = faults.read(lambda: parse_rate("link", link)) if link else None
@@ -130,7 +138,7 @@ def plan(
         )
     )
     faults.check()
-    assert geometry and chip and gpu_kv_bytes and hosts and disks and costs and medium and opened and config
+    assert geometry and chip and gpu_kv_bytes and hosts and disks and ways and costs and medium and opened and config
     if request_rate:
         opened = Spaced(opened, request_rate)
 
@@ -154,6 +162,7 @@ def plan(
         hosts=hosts,
         disks=disks,
         policies=tuple(dict.fromkeys(names)),
+        admissions=ways,
         disk=TierModel("disk", 0, disk_latency, *medium),
         speed=speed,
     )
@@ -243,6 +252,16 @@ def _size(name: str, text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+def _admissions(text: str) -> "tuple[Admission, ...]":
+    from kvloft.transfer.limits import Admission
+
+    names = [name.strip() for name in text.split(",")]
+    wrong = [name for name in names if name not in [*Admission]]
+    if wrong:
+        raise ConfigError([f"admission: {name!r} is unknown; choose from: {', '.join(Admission)}" for name in wrong])
+    return tuple(dict.fromkeys(map(Admission, names)))
 
 
 def _medium(rates: str, latency: float) -> tuple[float, float]:

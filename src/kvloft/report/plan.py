@@ -52,7 +52,7 @@ def plan_page(trace: str, plan: Plan, advice: Advice, load: Load) -> Page:
         Section(
             "The same in numbers",
             f"Money is in {money} a month. Options that cost more and save less than another are left out.",
-            table=[list(FIGURES), *([text(one) for text in FIGURES.values()] for one in frontier(plan))],
+            table=[list(FIGURES), *([_unbroken(text(one)) for text in FIGURES.values()] for one in frontier(plan))],
         ),
     ]
     if advice.warnings:
@@ -73,6 +73,7 @@ def plan_chart(plan: Plan) -> Figure:
             "net": option.net,
             "host": _size(option.host_bytes),
             "disk": _size(option.disk_bytes),
+            "admission": option.admission.value if option.disk_bytes else "-",
             "hits": option.hit_ratio,
             "answer": option is plan.best,
         }
@@ -95,6 +96,7 @@ def plan_chart(plan: Plan) -> Figure:
                 "policy:N",
                 "host:N",
                 "disk:N",
+                "admission:N",
                 alt.Tooltip("hits:Q", format=".1%"),
                 alt.Tooltip("cost:Q", format=",.0f"),
                 alt.Tooltip("saved:Q", format=",.0f"),
@@ -120,6 +122,7 @@ def net_by_size(plan: Plan) -> Figure:
             "label": f"{option.net:,.0f}",
             "policy": option.policy,
             "hits": option.hit_ratio,
+            "admission": option.admission.value if option.disk_bytes else "-",
             "answer": option is plan.best,
         }
         for option in best.values()
@@ -141,6 +144,7 @@ def net_by_size(plan: Plan) -> Figure:
             "host:N",
             "disk:N",
             "policy:N",
+            "admission:N",
             alt.Tooltip("hits:Q", format=".1%"),
             alt.Tooltip("net:Q", format=",.0f"),
         ],
@@ -213,7 +217,7 @@ def ttft(plan: Plan, option: Priced) -> Figure:
         .encode(
             y=alt.Y("percentile:N", title="requests"),
             yOffset=alt.YOffset("what:N", sort=["without", "with it"]),
-            x=alt.X("seconds:Q", title="seconds at most"),
+            x=alt.X("seconds:Q", scale=alt.Scale(type="log", nice=True), title="seconds at most"),
             color=alt.Color(
                 "what:N",
                 scale=alt.Scale(domain=["without", "with it"], range=[charts.FIRST, charts.HIT]),
@@ -229,7 +233,13 @@ def _name(option: Priced) -> str:
     if option.nothing:
         return "nothing"
     disk = f" + {_size(option.disk_bytes)} disk" if option.disk_bytes else ""
-    return f"{_size(option.host_bytes)}{disk}, {option.policy}"
+    ways = f", {option.admission.value}" if option.disk_bytes else ""
+    return f"{_size(option.host_bytes)}{disk}, {option.policy}{ways}"
+
+
+def _unbroken(text: str) -> str:
+    """A number and its unit on one line."""
+    return text.replace(" ", "\u00a0")
 
 
 def _size(nbytes: int) -> str:

@@ -10,6 +10,7 @@ FIGURES: dict[str, Callable[[Priced], str]] = {
     "host": lambda one: format_size(one.host_bytes) if one.host_bytes else "-",
     "disk": lambda one: format_size(one.disk_bytes) if one.disk_bytes else "-",
     "policy": lambda one: "-" if one.nothing else one.policy,
+    "to disk": lambda one: one.admission.value if one.disk_bytes else "-",
     "hits": lambda one: f"{one.hit_ratio:.1%}",
     "prefill saved": lambda one: seconds_text(one.prefill_seconds_saved),
     "GPU h/day saved": lambda one: f"{one.gpu_hours_saved_a_day:.2f}",

@@ -9,8 +9,14 @@ import msgspec
 from kvloft.config import format_size
 from kvloft.sim.hardware import Gpu
 from kvloft.sim.planner import Load, Plan, Priced, Setup
+from kvloft.transfer.limits import Admission
 
 _GIB, _MIB = 1 << 30, 1 << 20
+_ADMITTED = {
+    Admission.EVERYTHING: "for every block",
+    Admission.SECOND_USE: "for blocks used twice",
+    Admission.WRITE_BACK: "for blocks that leave host memory",
+}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +83,7 @@ def command(best: Priced, setup: Setup, target: Target) -> str:
         words.append(["--kv-cache-dtype", target.kv_dtype])
     words += [["--kv-cache-memory-bytes", str(target.gpu_kv_bytes)], ["--enable-prefix-caching"]]
     if not best.nothing:
-        words.append(["--kv-transfer-config", json.dumps(transfer_config(best, setup, target))])
+        words.append(["--kv-transfer-config", json.dumps(transfer_config(best, setup, target), indent=2)])
     return " \\\n  ".join(shlex.join(part) for part in words)
 
 
@@ -93,6 +99,8 @@ def transfer_config(best: Priced, setup: Setup, target: Target) -> dict[str, Any
         extra["block_size"] = setup.machine.block_tokens
     if best.disk_bytes:
         extra["tiers"] = [{"type": "disk", "path": target.disk_path, "capacity": _exact(best.disk_bytes)}]
+        if best.admission is not Admission.EVERYTHING:
+            extra["cascade"] = {"admission": best.admission.value}
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
@@ -100,15 +108,19 @@ def size_text(option: Priced) -> str:
     """Its sizes: "64 GiB of host memory and 1 TiB of disk"."""
     if option.nothing:
         return "nothing below the GPU"
-    disk = f" and {format_size(option.disk_bytes)} of disk" if option.disk_bytes else ", no disk"
+    disk = (
+        f" and {format_size(option.disk_bytes)} of disk ({_ADMITTED[option.admission]})"
+        if option.disk_bytes
+        else ", no disk"
+    )
     return f"{format_size(option.host_bytes)} of host memory{disk}"
 
 
 def seconds_text(value: float) -> str:
     """A duration as people read it."""
-    if value >= 1:
-        return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+    if abs(value) >= 1 or not value:
+        return f"{value:,.0f} s" if abs(value) >= 100 or not value else f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if abs(value) >= 1e-3 else f"{value * 1e6:.3g} us"
 
 
 def _exact(nbytes: int) -> int | str:
@@ -166,10 +178,7 @@ def _endurance(best: Priced, rated: float) -> str:
     )
     if share <= 1:
         return text + f"{share:.0%} of its endurance."
-    return text + (
-        f"it wears out {share:.1f} times too early, and the cost counts that. A larger disk wears less, and so does "
-        '"cascade": {"admission": "second-use"}, at the price of hits.'
-    )
+    return text + f"it wears out {share:.1f} times too early, and the cost counts that. A larger disk wears less."
 
 
 def _confidence(plan: Plan) -> list[str]:
@@ -188,7 +197,8 @@ def _confidence(plan: Plan) -> list[str]:
         f"{sure.net_error:,.2f}.",
     ]
     if plan.pays and sure.rival:
-        sentences.append(f"The policy is ahead of the next one, {sure.rival}, in {sure.ahead} of {sure.slices} parts.")
+        level = f", and level with it in {sure.level}" if sure.level else ""
+        sentences.append(f"{plan.best.policy} is ahead of {sure.rival}, the next best, in {sure.ahead} of them{level}.")
     return sentences
 
 
@@ -282,6 +292,8 @@ def _assumptions(plan: Plan, setup: Setup, load: Load, target: Target) -> list[s
     ]
     if len(setup.policies) > 1 and any(setup.disks):
         said.append("The policy beside a disk is the one that computed least at that size of host memory without one.")
+    if any(setup.disks):
+        said.append(f"Blocks go to disk in these ways: {', '.join(setup.admissions)}.")
     if target.windowed:
         said.append(
             "Layers with a sliding window keep only the window of a prefix, which does not grow with it and is not counted."

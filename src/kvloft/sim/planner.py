@@ -1,7 +1,8 @@
 """What to buy: host memory and disk of several sizes, replayed with time and priced.
 
 Each size runs through the pool, policy and cascade that serve (`kvloft.sim.latency`). First all policies at all sizes of
-host memory without a disk; then, at each size of host memory, every disk with the policy that computed least without one.
+host memory without a disk; then, at each size of host memory, every disk and admission with the policy that computed least
+without one.
 Prices come after that: they choose among what was measured, and never change what is.
 
 All is compared with the engine that has nothing below the GPU. A prompt token that is not computed saves GPU time at the
@@ -23,6 +24,7 @@ from kvloft.sim.sweep import Progress, check_policies, sweep_machines
 from kvloft.sim.tier import TierModel
 from kvloft.traces.event import TraceRequest
 from kvloft.traces.trace import Trace
+from kvloft.transfer.limits import Admission
 
 SLICES = 8
 """Parts of equal time that a plan is looked at in."""
@@ -95,6 +97,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         gpus: that it runs on.
         hosts: sizes of host memory, in bytes.
         disks: sizes of disk, in bytes.
+        admissions: to disk, the one to prefer among equals first.
         policies: of host memory, the one to prefer among equals first.
         disk: a disk's latency and bandwidth; its size does not matter.
         speed: how much faster than in the trace requests arrive.
@@ -106,6 +109,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[int, ...]
     disks: tuple[int, ...]
     policies: tuple[str, ...]
+    admissions: tuple[Admission, ...] = (Admission.EVERYTHING,)
     disk: TierModel
     speed: float = 1.0
     slices: int = SLICES
@@ -116,11 +120,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One size and policy, and what its replay came to."""
+    """One size, policy and admission, and what its replay came to."""
 
     host_bytes: int
     disk_bytes: int
     policy: str
+    admission: Admission
     result: TimedResult
 
 
@@ -130,6 +135,8 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int
     disk_bytes: int
     policy: str
+    admission: Admission
+    """To disk, if there is one."""
     hit_ratio: float
     """Of all blocks, the GPU's own hits included."""
     hit_ratios: dict[str, float]
@@ -178,6 +185,8 @@ class Confidence(msgspec.Struct, frozen=True):
     """The next best policy at these sizes; empty if none was tried."""
     ahead: int
     """In how many parts the policy nets more than that."""
+    level: int
+    """In how many parts it nets as much."""
 
     @property
     def word(self) -> str:
@@ -224,7 +233,7 @@ def measure(
     disks = [size for size in setup.disks if size >= setup.machine.block_bytes]
     first = [_Size(0, 0, setup.policies[0])]
     first += [_Size(host, 0, policy) for host in hosts for policy in setup.policies]
-    run_in_all = len(first) + len(hosts) * len(disks)
+    run_in_all = len(first) + len(hosts) * len(disks) * len(setup.admissions)
     total = run_in_all * load.survey.blocks
     step = load.span / setup.speed / setup.slices
     starts = [load.start / setup.speed + step * at for at in range(setup.slices)]
@@ -234,14 +243,19 @@ def measure(
             if progress:
                 progress(before * load.survey.blocks + done, total)
 
-        runs = [(_machine(setup, size.disk), size.policy, setup.blocks(size.host)) for size in sizes]
+        runs = [(_machine(setup, size), size.policy, setup.blocks(size.host)) for size in sizes]
         results = sweep_machines(trace, runs, load.survey, setup.speed, starts, workers, tell)
         return [Measured(*size, result) for size, result in zip(sizes, results, strict=True)]
 
     found = run(first, 0)
     if not hosts or not disks:
         return found
-    second = [_Size(host, disk, _best_policy(found, host)) for host in hosts for disk in disks]
+    second = [
+        _Size(host, disk, _best_policy(found, host), admission)
+        for host in hosts
+        for disk in disks
+        for admission in setup.admissions
+    ]
     return [*found, *run(second, len(first))]
 
 
@@ -249,12 +263,14 @@ class _Size(NamedTuple):
     host: int
     disk: int
     policy: str
+    admission: Admission = Admission.EVERYTHING
 
 
-def _machine(setup: Setup, disk: int) -> Machine:
-    if not disk:
+def _machine(setup: Setup, size: _Size) -> Machine:
+    if not size.disk:
         return setup.machine
-    return msgspec.structs.replace(setup.machine, tiers=(msgspec.structs.replace(setup.disk, capacity_bytes=disk),))
+    disk = msgspec.structs.replace(setup.disk, capacity_bytes=size.disk)
+    return msgspec.structs.replace(setup.machine, tiers=(disk,), admission=size.admission)
 
 
 def _best_policy(found: Sequence[Measured], host: int) -> str:
@@ -312,6 +328,7 @@ class _Worth:
             host_bytes=one.host_bytes,
             disk_bytes=one.disk_bytes,
             policy=one.policy,
+            admission=one.admission,
             hit_ratio=result.hit_ratio,
             hit_ratios={place: hits / result.total_blocks for place, hits in result.hit_blocks.items()},
             computed_tokens=result.computed_tokens,
@@ -347,6 +364,7 @@ def _confidence(best: Priced, options: Sequence[Priced], pays: bool) -> Confiden
     ]
     rival = max(rivals, key=lambda one: one.net, default=None)
     nets = best.slice_nets or [0.0]
+    pairs = list(zip(best.slice_nets, rival.slice_nets, strict=True)) if rival else []
     ratios = best.slice_hit_ratios or [0.0]
     return Confidence(
         slices=len(best.slice_nets),
@@ -358,7 +376,8 @@ def _confidence(best: Priced, options: Sequence[Priced], pays: bool) -> Confiden
         net_high=max(nets),
         net_error=_error(nets),
         rival=rival.policy if rival else "",
-        ahead=sum(mine > its for mine, its in zip(best.slice_nets, rival.slice_nets, strict=True)) if rival else 0,
+        ahead=sum(mine > its for mine, its in pairs),
+        level=sum(mine == its for mine, its in pairs),
     )
 
 
