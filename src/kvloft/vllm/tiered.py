@@ -25,6 +25,7 @@ from kvloft.tiers.base import Buffer, Tier
 from kvloft.tiers.salted import Salted
 from kvloft.transfer.cascade import Cascade
 from kvloft.transfer.limits import CascadeConfig
+from kvloft.vllm.compat import RELEASE
 from kvloft.vllm.manager import RESULTS, KvloftManager
 from kvloft.vllm.request import request_of
 from kvloft.vllm.tier_metrics import TierReporter
@@ -125,7 +126,7 @@ class TieredManager(KvloftManager):
             self.cascade.prefill.observe(self._computed, now - self._step_began)
         self._computed, self._step_began = 0, now
         self._steps += 1
-        while self._resting and self._resting[0][0] <= self._steps:
+        while RELEASE < (0, 33) and self._resting and self._resting[0][0] <= self._steps:
             self.cascade.let_go(self._resting.popleft()[1])
         for identity in context.new_req_ids:
             request = self._live.get(identity)
@@ -140,8 +141,8 @@ class TieredManager(KvloftManager):
     def reset_cache(self) -> None:
         """Drop every chunk in host memory, and find none in the tiers either, unless they were to be kept. What a tier still
         reads or writes stays out of use until it answers, so nothing is waited for."""
-        # The worker's transfers go on, and no one will tell of their end: vLLM has them waited for before the worker begins
-        # another, but a tier would not wait. A slot in a tier's hands at the same time is let go by both.
+        # The worker's transfers go on. vLLM has them waited for before the worker begins another, but a tier would not wait;
+        # 0.32 does not tell of their end. A slot in a tier's hands at the same time is let go by both.
         in_use = self.pool.busy_slots()
         self.cascade.reset(in_use)
         if not self._keep_after_reset:
@@ -149,6 +150,11 @@ class TieredManager(KvloftManager):
                 tier.renew()
         self._resting.append((self._steps + _REST_STEPS, in_use))
         self._announce()
+
+    def on_reset_flushed(self) -> None:
+        """vLLM 0.33: the worker's transfers from before the last reset have ended."""
+        while self._resting:
+            self.cascade.let_go(self._resting.popleft()[1])
 
     def get_stats(self) -> OffloadingConnectorStats:
         report = super().get_stats()

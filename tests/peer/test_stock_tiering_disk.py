@@ -23,6 +23,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvloft.errors import ConfigError
 from kvloft.tiers.wrappers import Faulty
+from kvloft.vllm.compat import RELEASE
 
 CHUNK = 8192
 CHUNKS = 8
@@ -90,6 +91,11 @@ class Stock:
         until = time.monotonic() + 30
         while self.manager.has_pending_work() and time.monotonic() < until:
             self.step()
+
+    def reset(self) -> None:
+        self.manager.reset_cache()
+        if RELEASE >= (0, 33):
+            self.manager.on_reset_flushed()
 
     def close(self) -> None:
         self.rows = None
@@ -178,11 +184,11 @@ def test_capacity_holds(stock: Any, tmp_path: Path) -> None:
 def test_reset_forgets_the_disk_or_keeps_it(stock: Any) -> None:
     one = stock()
     one.store("a", keys_of("a", 4))
-    one.manager.reset_cache()
+    one.reset()
     assert one.load("after", keys_of("a", 4)) == 0
     two = stock(after_reset="keep")
     assert two.load("before", keys_of("a", 4)) == 4
-    two.manager.reset_cache()
+    two.reset()
     assert two.load("after", keys_of("a", 4)) == 4
     with pytest.raises(ConfigError, match="after_reset: 'burn' is neither"):
         stock(after_reset="burn")

@@ -36,6 +36,7 @@ from kvloft.tiers.base import Tier
 from kvloft.tiers.disk import DiskTier
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm import KvloftSpec, TieredManager
+from kvloft.vllm.compat import RELEASE
 from sleepy_io import sleepy_io  # noqa: F401
 
 BLOCK = 4096
@@ -249,8 +250,13 @@ def test_slots_of_the_worker_rest_after_a_reset() -> None:
     output = scheduler.manager.prepare_store(keys_of("c", SLOTS - 5), context)
     assert output is not None and busy.isdisjoint(output.store_spec.block_ids.tolist())
     assert scheduler.manager.prepare_store(keys_of("d", 1), context) is None
+    scheduler.step()
+    assert scheduler.manager.pool.free == 0
     for _ in range(16):
         scheduler.step()
+    if RELEASE >= (0, 33):
+        assert scheduler.manager.pool.free == 0
+        scheduler.manager.on_reset_flushed()
     assert scheduler.manager.pool.free == 5
 
 
