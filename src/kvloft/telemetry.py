@@ -38,6 +38,8 @@ class Counters:
     """Accepted for storing because they were not resident, once per request and block."""
     loaded: int = 0
     """Loads that completed."""
+    declined: int = 0
+    """Left out of accepted stores, because policy or admission rule found them not worth the room."""
     stored: int = 0
     """Stores that completed."""
     failed: int = 0

@@ -5,6 +5,7 @@ from importlib.metadata import entry_points
 from kvloft.errors import ConfigError
 from kvloft.policies.arc import ARC, ARCvLLM
 from kvloft.policies.base import Offer, Policy
+from kvloft.policies.chained import Chained
 from kvloft.policies.fifo import FIFO
 from kvloft.policies.gdsf import GDSF
 from kvloft.policies.hdi import HDI
@@ -25,6 +26,7 @@ BUILTIN: dict[str, type[Policy]] = {
     for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF, HDI)
 }
 DEFAULT = "lru"
+CHAINS = "+chains"
 _GROUP = "kvloft.policies"
 
 
@@ -36,6 +38,8 @@ def policy_names() -> list[str]:
 def make_policy(policy: str | type[Policy] | Policy, capacity: int) -> Policy:
     """A policy for `capacity` blocks, from a name ("default" for the default policy), a class, or itself if it is one.
 
+    A name with `+chains` behind it is that policy in ancestor-closed mode, see `Chained`.
+
     Raises:
         ConfigError: no policy has that name.
     """
@@ -43,6 +47,8 @@ def make_policy(policy: str | type[Policy] | Policy, capacity: int) -> Policy:
         return policy
     if not isinstance(policy, str):
         return policy(capacity)
+    if policy.endswith(CHAINS):
+        return Chained(make_policy(policy.removesuffix(CHAINS), capacity))
     name = DEFAULT if policy == "default" else policy
     if name in BUILTIN:
         return BUILTIN[name](capacity)

@@ -86,15 +86,15 @@ class ChainTree(Generic[AnySegment]):
             del self.home[key]
         return tail
 
-    def drop(self, keys: Sequence[Key]) -> list[AnySegment]:
-        """Take blocks out wherever they are; the segments that have lost some."""
+    def drop(self, keys: Sequence[Key]) -> list[tuple[AnySegment, int]]:
+        """Take blocks out wherever they are; the segments that have lost some, and how many."""
         lost: dict[int, set[Key]] = {}
         for key in keys:
             lost.setdefault(self.home.pop(key), set()).add(key)
         for number, gone in lost.items():
             segment = self.segments[number]
             segment.keys = tuple(key for key in segment.keys if key not in gone)
-        return [self.segments[number] for number in lost]
+        return [(self.segments[number], len(gone)) for number, gone in lost.items()]
 
     def remove(self, segment: AnySegment) -> None:
         """Forget a segment that has no resident block."""

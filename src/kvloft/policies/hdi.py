@@ -14,7 +14,7 @@ It keeps an eye on what LRU would have hit, and falls back to LRU's order for a 
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class HDI(Policy):
         self._price = 0.0
         """Running mean of the index of what was evicted."""
         self._declined = 0
+        self._missed: dict[Hashable, int] = {}
+        """By request whose store was declined: the ghost that stands for what it would have stored."""
         self._rival = Rival(self.capacity)
 
     # The contract.
@@ -96,7 +98,7 @@ class HDI(Policy):
             for ghost, part in self._parts(run):
                 parent = self._attach(part, parent, ghost, offer.request)
         for run, before in runs(offer.declined, offer):
-            self._miss(run, before)
+            self._miss(run, before, offer.request)
             self._trim()
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
@@ -115,6 +117,7 @@ class HDI(Policy):
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self._ages.tick()
+        self._missed.pop(request.id, None)
         path = self._path(chain)
         own = path[-1].keys[0] in stored
         if own and len(path[-1].keys) > 1 and not path[-1].live and not path[-1].ghost:
@@ -163,7 +166,7 @@ class HDI(Policy):
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
-        for segment in self._tree.drop(keys):
+        for segment, _ in self._tree.drop(keys):
             if not segment.keys:
                 self._emptied(segment)
                 if not segment.ghost:
@@ -220,12 +223,16 @@ class HDI(Policy):
             yield (_shared(ghost.reads + 1) if ghost else _tail(parent or self._tree.root)), len(part)
             parent = ghost
 
-    def _miss(self, run: Sequence[Key], before: Key | None) -> None:
+    def _miss(self, run: Sequence[Key], before: Key | None, request: Request) -> None:
         """Blocks that were not worth storing are remembered as if they had been stored and evicted at once."""
         parent = (self._tree.of(before) if before is not None else None) or self._tree.root
         used: list[AgedSegment] = []
         for ghost, part in self._parts(run):
-            if not ghost:
+            earlier = self._tree.segments.get(self._missed.get(request.id, -1))
+            if not ghost and earlier and earlier.ghost:
+                self._set_ghost(earlier, earlier.ghost + array("q", map(hash, part)))
+                ghost = earlier
+            elif not ghost:
                 ghost = self._tree.add((), parent)
                 ghost.kind, ghost.last = _tail(parent), self._ages.clock
                 ghost.turn = parent.turn + 1 if _continues(parent) else 0
@@ -234,6 +241,7 @@ class HDI(Policy):
                 self._set_ghost(ghost, array("q", map(hash, part)))
                 self._rival.shadow.use([(ghost.number, len(part))])
                 self._ages.put(ghost)
+                self._missed[request.id] = ghost.number
             else:
                 if ghost.keys or len(part) < len(ghost.ghost):
                     ghost = self._part_off(ghost, len(part))

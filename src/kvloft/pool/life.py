@@ -22,6 +22,10 @@ class Life:
     """Its loads in flight: how many of each block."""
     fetched: set[Key] = field(default_factory=set)
     """Blocks brought up from a tier for it. They join its chain when it reads them."""
+    displaced: int = 0
+    """Blocks evicted for its stores."""
+    gap: Key | None = None
+    """The first block that its last store left out. What comes behind it is of no use until it is offered again."""
     finished: bool = False
 
     @property

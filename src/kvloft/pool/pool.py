@@ -1,7 +1,8 @@
 """Who lives in host memory."""
 
+import time
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from enum import Enum
 from itertools import compress, filterfalse
@@ -9,7 +10,9 @@ from typing import NamedTuple
 
 from kvloft.errors import BlockNotReady, ConfigError
 from kvloft.policies import Offer, Policy, make_policy
+from kvloft.policies.admission import Admission
 from kvloft.policies.base import evict_checked
+from kvloft.policies.hints import Hinted
 from kvloft.pool.life import Life
 from kvloft.pool.slots import SlotAllocator
 from kvloft.request import Key, Request
@@ -63,16 +66,29 @@ class BlockPool:
     Args:
         capacity: blocks, at least 1.
         policy: a policy's name, class or instance (see `kvloft.policies.make_policy`).
+        admission: a rule that may cut stores to their heads; without one, only the policy may.
+        quotas: by tenant, the share of the capacity from which it pushes out none but its own blocks.
+        clock: seconds since 1970, for hints that speak of time.
 
     Raises:
         ConfigError: the capacity is no positive integer, or the policy is unknown.
     """
 
-    def __init__(self, capacity: int, policy: str | type[Policy] | Policy = "default") -> None:
+    def __init__(
+        self,
+        capacity: int,
+        policy: str | type[Policy] | Policy = "default",
+        admission: Admission | None = None,
+        *,
+        quotas: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise ConfigError(f"capacity: {capacity!r} is not a number of blocks; give an integer of at least 1")
         self.capacity = capacity
         self.policy = make_policy(policy, capacity)
+        self.admission = admission
+        self._hinted = Hinted(self.policy, clock, quotas)
         self.generation = 0
         self.counters = Counters()
         self._free = SlotAllocator(capacity)
@@ -132,15 +148,23 @@ class BlockPool:
         new = list(filterfalse(slots.__contains__, offered))
         life = self._lives.get(request.id) or Life(request)
         offer = Offer(new, request, offered, life.parent(), life.taught(new))
+        shield: Collection[Key] = ()
+        if not fetch:
+            offer, shield = self._worth(offer, life)
+            new = list(offer.keys)
         need = len(new) - len(self._free)
         evicted: list[Key] = []
         if need > 0:
-            keep = self._kept(offered, life)
+            keep = self._kept(offered, life, shield)
             if need > len(slots) - len(keep):
                 self._refuse(need, len(new))
                 return None
             evicted = self._evict(need, keep, offer)
+            life.displaced += need
         self._lives[request.id] = life
+        if not fetch:
+            life.gap = next(iter(offer.declined), None)
+            self.counters.declined += len(offer.declined)
         if life.finished:
             life.finished = False
         if len(new) < len(offered):
@@ -155,7 +179,8 @@ class BlockPool:
                 life.fetch(new)
             else:
                 life.store(new)
-            self.policy.admit(offer)
+        if new or offer.declined:
+            self._hinted.admit(offer)
         return StorePlan(new, taken, evicted, self.generation)
 
     def complete_store(
@@ -180,7 +205,7 @@ class BlockPool:
             return done
         if success:
             self.counters.stored += len(done)
-            self.policy.commit(done, request)
+            self._hinted.commit(done, request)
             self._events.append(Event(EventKind.STORED, tuple(done)))
             self._land(done, life)
         else:
@@ -297,7 +322,10 @@ class BlockPool:
         life.finished = True
         chain = life.order(self._slots)
         if chain:
-            self.policy.finish(chain, set(compress(chain, map(life.chain.__getitem__, chain))), request)
+            stored = set(compress(chain, map(life.chain.__getitem__, chain)))
+            self._hinted.finish(chain, stored, request)
+            if self.admission:
+                self.admission.finish(chain, stored, request)
         self._retire(life)
 
     def reset(self, away: Iterable[int] = ()) -> None:
@@ -313,7 +341,9 @@ class BlockPool:
         self._lives.clear()
         self._away.update(away)
         self._free.clear(but=self._away)
-        self.policy.clear()
+        self._hinted.clear()
+        if self.admission:
+            self.admission.clear()
         self._events.append(Event(EventKind.CLEARED))
 
     # Telling.
@@ -341,12 +371,36 @@ class BlockPool:
 
     # Steps.
 
-    def _kept(self, offered: Sequence[Key], life: Life) -> set[Key]:
+    def _worth(self, offer: Offer, life: Life) -> tuple[Offer, Collection[Key]]:
+        """What of an offer is to be stored: all of it, or a head, as far as policy and rule find it worth the room; and what
+        may not leave for it."""
+        count = len(offer.keys)
+        need = count - len(self._free)
+        shield: Collection[Key] = ()
+        if life.gap is not None and life.gap not in offer.offered:
+            count = 0
+        elif need > 0:
+            count = self._hinted.accept(offer, need)
+            if self.admission:
+                shield = self.admission.shield(offer, need + life.displaced)
+                keep = self._kept(offer.offered, life, shield)
+                count = min(count, len(self._free) + len(self._slots) - len(keep))
+        if count < len(offer.keys):
+            named = {*offer.keys[:count]}
+            offer = offer._replace(
+                keys=offer.keys[:count],
+                declined=offer.keys[count:],
+                repeat=[key for key in offer.repeat if key in named],
+            )
+        return offer, shield
+
+    def _kept(self, offered: Sequence[Key], life: Life, shield: Iterable[Key] = ()) -> set[Key]:
         """Residents that must not leave to make room for this offer."""
         keep = {*self._pins, *self._writing}
         keep.update(filter(self._slots.__contains__, offered))
         keep.update(filter(self._slots.__contains__, life.chain))
-        return keep
+        keep.update(filter(self._slots.__contains__, shield))
+        return self._hinted.protect(keep)
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = self._choose(n, keep, offer)
@@ -354,7 +408,9 @@ class BlockPool:
         return victims
 
     def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
-        victims = evict_checked(self.policy, n, keep, offer)
+        victims = evict_checked(self._hinted, n, keep, offer)
+        if self.admission:
+            self.admission.forget(victims)
         self._events.append(Event(EventKind.REMOVED, tuple(victims)))
         return victims
 
@@ -374,7 +430,7 @@ class BlockPool:
     def _fail(self, keys: Sequence[Key], life: Life) -> list[int]:
         """End stores that bring no bytes. Returns their slots."""
         self.counters.failed += len(keys)
-        self.policy.forget(keys)
+        self._hinted.forget(keys)
         life.drop(keys)
         self._land(keys, life)
         return list(map(self._slots.pop, keys))
