@@ -91,9 +91,6 @@ class Catalog:
     def segment(self, place: int) -> Segment:
         return self.segments[place >> SLOT_BITS]
 
-    def is_writing(self, digest: bytes) -> bool:
-        return digest in self._writing
-
     # Writing.
 
     def reserve(self, digests: Sequence[bytes], offered: Sequence[bytes], request: Request, *, evict: bool) -> Room:
