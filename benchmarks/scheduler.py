@@ -277,28 +277,24 @@ def print_calls(costs: list[Cost]) -> None:
 
 def plot(costs: list[Cost], file: Path) -> None:
     """Time a block against capacity, for requests of the largest size on a full cache."""
-    import matplotlib
+    import altair as alt
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "kvloft"
-    from matplotlib import pyplot
+    from kvloft.report import charts
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     size = max(cost.size for cost in costs)
-    for manager, style in (("stock", "--"), ("kvloft", "-")):
-        for policy, color in (("lru", "#1f77b4"), ("arc", "#d62728"), ("default", "#2ca02c")):
-            line = sorted(
-                (c.capacity, c.ns_a_block / 1000)
-                for c in costs
-                if (c.manager, c.policy, c.size, c.state) == (manager, policy, size, "full")
-            )
-            if line:
-                axes.plot(*zip(*line, strict=True), style, color=color, marker="o", label=f"{manager}, {policy}")
-    axes.set(xscale="log", yscale="log", xlabel="capacity, blocks", ylabel="microseconds a block over a request's life")
-    axes.set_title(f"Requests of {size:,} blocks, cache full", fontsize=10)
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8)
-    figure.savefig(file, metadata={"Date": None})
+    rows = [
+        {"capacity": c.capacity, "us": c.ns_a_block / 1000, "manager": c.manager, "policy": c.policy}
+        for c in costs
+        if (c.size, c.state) == (size, "full")
+    ]
+    base = charts.chart_of(rows).encode(
+        x=alt.X("capacity:Q", scale=alt.Scale(type="log"), title="capacity, blocks"),
+        y=alt.Y("us:Q", scale=alt.Scale(type="log"), title="microseconds a block over a request's life"),
+        color=alt.Color("policy:N"),
+        strokeDash=alt.StrokeDash("manager:N", scale=alt.Scale(domain=["kvloft", "stock"], range=[[1, 0], [6, 4]])),
+    )
+    lines = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=40))
+    charts.save(charts.sized(lines).properties(title=f"Requests of {size:,} blocks, cache full"), file)
 
 
 def machine() -> dict[str, str]:
@@ -328,7 +324,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=0)
     parser.add_argument("--parts", default="costs,waiting,pins,memory")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, help="write a plot here, as SVG")
+    parser.add_argument("--plot", type=Path, help="write a plot here, as SVG or PNG")
     options = parser.parse_args()
     capacities = [int(n) for n in options.capacities.split(",") if n] or list(
         CAPACITIES[:1] if options.short else CAPACITIES
