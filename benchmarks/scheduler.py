@@ -34,7 +34,7 @@ from kvloft.vllm.manager import KvloftManager
 
 CAPACITIES = (100_000, 1_000_000)
 SIZES = (64, 2048, 8192)
-POLICIES = (("lru", "lru"), ("arc", "arc"), ("default", "lru"))
+POLICIES = (("lru", "lru"), ("arc", "arc"), ("hdi", "lru"))
 """kvloft's policy, and the stock one it is held against."""
 REQUESTS, DIFFERENT = 400, 200
 TOKENS = 16
