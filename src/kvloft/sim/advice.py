@@ -11,7 +11,6 @@ from kvloft.sim.hardware import Gpu
 from kvloft.sim.planner import Load, Plan, Priced, Setup
 from kvloft.transfer.limits import Admission
 
-_GIB, _MIB = 1 << 30, 1 << 20
 _ADMITTED = {
     Admission.EVERYTHING: "for every block",
     Admission.SECOND_USE: "for blocks used twice",
@@ -125,7 +124,7 @@ def seconds_text(value: float) -> str:
 
 def _exact(nbytes: int) -> int | str:
     """A size as people write it, if that is the whole truth."""
-    for unit, name in ((_GIB, "GiB"), (_MIB, "MiB")):
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
         if not nbytes % unit:
             return f"{nbytes // unit}{name}"
     return nbytes
