@@ -173,33 +173,34 @@ def test_host_disk_and_store_in_one_engine(serve: Serve, baseline: Serve, server
     assert again.cached == moved.cached == [FULL] * 4
 
 
-def test_secrets_are_not_printed_and_no_server_is_needed_to_start(models: Any) -> None:
-    """An engine in a process of its own, with vLLM's log at its most talkative, over three stores of which none is there."""
+def test_an_engine_in_another_process_loads_and_prints_no_secret(serve: Serve, models: Any, monkeypatch: Any) -> None:
+    """It has a Redis with a password, where another engine has left encrypted blocks, and two stores that are not there.
+    vLLM's log is at its most talkative."""
     for kind in KINDS.values():
         need(kind)
     pytest.importorskip("cryptography")
-    stores = [settings_of(kind(), prefix="none", secret="env:BLOCKS_SECRET", **QUICK) for kind in KINDS.values()]
-    stores[0] |= {"password": "env:STORE_PASSWORD", "user": "engine"}
-    script = """
+    monkeypatch.setenv("STORE_PASSWORD", "the password of a user")
+    with RedisServer("--requirepass", "the password of a user") as server:
+        shared = settings_of(server, secret="env:BLOCKS_SECRET", password="env:STORE_PASSWORD")
+        serve("llama", PROMPTS[:1], {"tiers": [shared]}, between=settle)
+        gone = [settings_of(kind(), secret="env:BLOCKS_SECRET", **QUICK) for kind in (S3Server, MooncakeServer)]
+        script = """
 import json, sys
 from pathlib import Path
 from kvloft.vllm.engine import generate, run_engine, set_environment
 set_environment(verbose=True)
 import os
 os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
-settings = {"cpu_bytes_to_use": "4MiB", "tiers": json.loads(sys.argv[2])}
+settings = {"cpu_bytes_to_use": "64MiB", "tiers": json.loads(sys.argv[2])}
 with run_engine(Path(sys.argv[1]), 12, settings, max_model_len=320) as llm:
-    print(generate(llm, [list(range(100, 200))], 2)[0].outputs[0].token_ids)
+    print("from the store:", generate(llm, [json.loads(sys.argv[3])], 6)[0].num_cached_tokens)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(models["llama"]), json.dumps(stores)],
-        env={**os.environ, "STORE_PASSWORD": "the password of a user"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+        arguments = [str(models["llama"]), json.dumps([shared, *gone]), json.dumps(PROMPTS[0][0])]
+        run = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240, check=False
+        )
     assert run.returncode == 0, run.stderr[-2000:]
+    assert f"from the store: {FULL}" in run.stdout
     said = run.stdout + run.stderr
     assert "env:BLOCKS_SECRET" in said and "env:STORE_PASSWORD" in said, "vLLM prints its configuration"
     for secret in (os.environ["BLOCKS_SECRET"], "the password of a user", S3Server.secret_key):
