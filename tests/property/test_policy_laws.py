@@ -30,8 +30,9 @@ def test_the_laws_catch_a_policy_that_gives_up() -> None:
     class Laws(PolicyLaws):
         policy = GivesUp
 
+    law = Laws.test_evicts_whatever_may_go.hypothesis.inner_test
     with pytest.raises(Exception, match="breaks law 1"):
-        Laws().test_evicts_whatever_may_go()
+        law(Laws(), runs=[(0, 4), (0, 4), (4, 4)], wanted=8, pinned=set())
 
 
 def test_the_laws_catch_a_policy_that_learns_too_early() -> None:
@@ -47,5 +48,6 @@ def test_the_laws_catch_a_policy_that_learns_too_early() -> None:
     class Laws(PolicyLaws):
         policy = Hasty
 
+    law = Laws.test_failed_store_leaves_no_trace.hypothesis.inner_test
     with pytest.raises(AssertionError):
-        Laws().test_failed_store_leaves_no_trace()
+        law(Laws(), runs=[(0, 4), (0, 4), (4, 4), (8, 2)], failing=(4, 4))

@@ -13,7 +13,8 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   they were stored, whatever the order in which they arrive. What stores in flight will teach is already counted when
   choosing victims, but a store that fails leaves target and ghosts as they were.
 - Blocks stored and read by a request become the most recent at its end, tail first, so the head of a chain outlives its
-  tail. A block that the request stored itself is not thereby used twice.
+  tail. A block that the request stored itself is not thereby used twice. While the request runs, of its blocks in a list
+  those nearest to its tail leave first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -22,6 +23,7 @@ from math import floor
 
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.lessons import Lessons
+from kvloft.policies.open_chains import OpenChains
 from kvloft.policies.queue import Queue
 from kvloft.request import Key, Request
 
@@ -31,11 +33,13 @@ class ARC(Policy):
 
     name = "arc"
     ghosts_enter_t2 = True
+    tails_first = True
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self._t1, self._t2 = Queue(), Queue()
         self._b1, self._b2 = Queue(), Queue()
+        self._running = OpenChains()
         self._lessons = Lessons(capacity)
         """What ghost hits teach. The ghosts stay in B1 or B2 until their stores commit."""
         self._ahead: tuple[Offer | None, dict[Key, float]] = (None, {})
@@ -89,8 +93,12 @@ class ARC(Policy):
         self._lessons.add(moves)
         self._ahead = (None, {})
         enters_t2 = moves if self.ghosts_enter_t2 else {}
-        self._t1.add(filterfalse(enters_t2.__contains__, offer.keys))
-        self._t2.add(filter(enters_t2.__contains__, offer.keys))
+        keys = offer.keys
+        if self.tails_first:
+            self._running.admit(offer)
+            keys = keys[::-1]
+        self._t1.add(filterfalse(enters_t2.__contains__, keys))
+        self._t2.add(filter(enters_t2.__contains__, keys))
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         returned = self._lessons.settle(keys, success=True)
@@ -99,6 +107,7 @@ class ARC(Policy):
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
+        self._running.finish(request.id)
         used = chain[::-1]
         in_t1 = list(filter(self._t1.holds, used))
         again = list(filterfalse(stored.__contains__, in_t1))
@@ -115,6 +124,8 @@ class ARC(Policy):
         victims2 = self._t2.oldest(n - len(victims1), keep)
         if len(victims1) + len(victims2) < n:
             victims1 = self._t1.oldest(n - len(victims2), keep)
+        victims1 = self._running.tails_first(victims1, self._t1, keep)
+        victims2 = self._running.tails_first(victims2, self._t2, keep)
         self._retire(victims1, self._t1, self._b1, "t1")
         self._retire(victims2, self._t2, self._b2, "t2")
         # Where a list ran out, its turns went to the other; the order of the turns is the same.
@@ -124,11 +135,12 @@ class ARC(Policy):
 
     def forget(self, keys: Sequence[Key]) -> None:
         self._lessons.settle(keys, success=False)
+        self._running.forget(keys)
         for entries in (self._t1, self._t2):
             entries.remove(list(filter(entries.holds, keys)))
 
     def clear(self) -> None:
-        for entries in (self._t1, self._t2, self._b1, self._b2, self._lessons):
+        for entries in (self._t1, self._t2, self._b1, self._b2, self._running, self._lessons):
             entries.clear()
         self._ahead = (None, {})
 
@@ -156,6 +168,7 @@ class ARC(Policy):
         return self._ahead[1]
 
     def _retire(self, victims: Sequence[Key], source: Queue, ghosts: Queue, name: str) -> None:
+        self._running.forget(victims)
         source.remove(victims)
         ghosts.add(victims)
         self.evictions[name] += len(victims)
@@ -174,12 +187,14 @@ class ARCvLLM(ARC):
       block that comes back from B2.
     - The ghost hits of one store all move the target by what the sizes of B1 and B2 were at its start, tail first.
     - B1 and B2 may each hold as many keys as the cache, whatever T1 and T2 hold.
+    - Of a running request the blocks stored first leave first.
 
     Where vLLM moves its target on stores that are then refused or fail, this does not.
     """
 
     name = "arc-vllm"
     ghosts_enter_t2 = False
+    tails_first = False
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
         b1, b2 = self._live(self._b1), self._live(self._b2)

@@ -76,7 +76,7 @@ class Policy(ABC):
         """Count one request's use of its blocks.
 
         Args:
-            chain: what the request read again or stored and is still resident, head to tail.
+            chain: what the request read again or stored and is still resident, head to tail; may be empty.
             stored: those of `chain` that the request only stored itself; the others are reuses.
             request: the request that ends.
         """

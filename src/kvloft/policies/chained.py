@@ -67,7 +67,7 @@ class Chained(Policy):
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         for segment, _ in self._tree.walk(chain):
             segment.owner = None
-        self.policy.finish([*self._before(chain[0]), *chain], stored, request)
+        self.policy.finish([*self._before(chain[0]), *chain] if chain else [], stored, request)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims: list[Key] = []

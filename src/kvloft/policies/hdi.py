@@ -116,8 +116,10 @@ class HDI(Policy):
             segment.committed = True
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
-        self._ages.tick()
         self._missed.pop(request.id, None)
+        if not chain:
+            return
+        self._ages.tick()
         path = self._path(chain)
         own = path[-1].keys[0] in stored
         if own and len(path[-1].keys) > 1 and not path[-1].live and not path[-1].ghost:

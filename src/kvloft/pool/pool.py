@@ -321,11 +321,10 @@ class BlockPool:
             return
         life.finished = True
         chain = life.order(self._slots)
-        if chain:
-            stored = set(compress(chain, map(life.chain.__getitem__, chain)))
-            self._hinted.finish(chain, stored, request)
-            if self.admission:
-                self.admission.finish(chain, stored, request)
+        stored = set(compress(chain, map(life.chain.__getitem__, chain)))
+        self._hinted.finish(chain, stored, request)
+        if self.admission:
+            self.admission.finish(chain, stored, request)
         self._retire(life)
 
     def reset(self, away: Iterable[int] = ()) -> None:

@@ -184,8 +184,7 @@ class KvloftCachePolicy(CachePolicy):
                 del self._missed[key]
         used = insertion_only_keys | reused_keys
         ordered = [key for key in order_request_keys(key_groups, req_context) if key in used and key in self._chunks]
-        if ordered:
-            self.policy.finish(ordered, insertion_only_keys.intersection(ordered), life.request)
+        self.policy.finish(ordered, insertion_only_keys.intersection(ordered), life.request)
 
     def clear(self) -> None:
         self.policy.clear()
