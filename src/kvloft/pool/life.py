@@ -36,7 +36,8 @@ class Life:
         """Note blocks found ready; how many of them are new to this request. Reading what it stored itself, or what was
         fetched for it, is no reuse."""
         new = list(filterfalse(self.chain.__contains__, keys))
-        self.chain.update(zip(new, map(self.fetched.__contains__, new), strict=True))
+        self.chain.update(dict.fromkeys(new, False))
+        self.chain.update(dict.fromkeys(self.fetched.intersection(new), True))
         return len(new)
 
     def store(self, keys: Sequence[Key]) -> None:

@@ -236,7 +236,7 @@ class BlockPool:
         """The request has read these blocks; each call releases one pin a block, if the request holds one."""
         named = set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
-        done = named & life.reading.keys() if life else set()
+        done = named.intersection(life.reading) if life else set()
         self.counters.late += len(named) - len(done)
         if not life:
             return
