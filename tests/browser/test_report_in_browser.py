@@ -1,11 +1,9 @@
 """The report, in a real browser: it draws every chart, asks the network for nothing, and its controls work."""
 
-import shutil
-
 import pytest
 
 pytest.importorskip("altair", reason="charts need kvloft[report]")
-webdriver = pytest.importorskip("selenium.webdriver", reason="driving a browser needs selenium")
+pytest.importorskip("selenium", reason="driving a browser needs selenium")
 
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -14,32 +12,6 @@ from kvloft.report.replay import replay_page
 from kvloft.report.study import study
 from kvloft.sim.replay import ReplayResult, survey
 from kvloft.traces.event import TraceRequest
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1000,1400",
-]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("no chromium and chromedriver on this machine")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options=options, service=webdriver.ChromeService(driver)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ QWEN3_30B = {
     "mlp_only_layers": [],
 }
 DISK = TierModel("disk", 0)
-MACHINE = Machine(block_tokens=16, block_bytes=GIB // 64, prefill_tokens_per_second=10_000.0, gpu_blocks=100)
+MACHINE = Machine(block_tokens=16, block_bytes=GIB // 512, prefill_tokens_per_second=10_000.0, gpu_blocks=100)
 HOUR = Load(Survey(100, 1000, 500, 20), 1_000_000, 500.0, 3600.0, 0.0)
 
 
@@ -438,7 +438,9 @@ def test_warnings():
 
 def test_slow_links_are_called_slow():
     slow = Machine(block_tokens=16, block_bytes=GIB, prefill_tokens_per_second=10_000.0, link_bytes_per_second=1e9)
-    assert "computing anew is quicker" in advise(bought(), setup(slices=4, machine=slow), HOUR, target()).loading
+    said = advise(bought(), setup(slices=4, machine=slow, disks=(0, TIB)), HOUR, target())
+    assert "computing anew is quicker" in said.loading
+    assert any("The disk is slower than computing anew" in warning for warning in said.warnings)
 
 
 @pytest.mark.parametrize(

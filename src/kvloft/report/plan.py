@@ -52,7 +52,7 @@ def plan_page(trace: str, plan: Plan, advice: Advice, load: Load) -> Page:
         Section(
             "The same in numbers",
             f"Money is in {money} a month. Options that cost more and save less than another are left out.",
-            table=[list(FIGURES), *([_unbroken(text(one)) for text in FIGURES.values()] for one in frontier(plan))],
+            table=_table(plan),
         ),
     ]
     if advice.warnings:
@@ -176,7 +176,7 @@ def by_place(plan: Plan) -> Figure:
             tooltip=["option:N", "place:N", alt.Tooltip("ratio:Q", format=".2%")],
         )
     )
-    return charts.sized(chart, WIDTH - 60)
+    return charts.sized(chart, WIDTH - 140)
 
 
 def by_slice(plan: Plan, option: Priced) -> Figure:
@@ -211,22 +211,32 @@ def ttft(plan: Plan, option: Priced) -> Figure:
         for name, one in (("with it", option), ("without", plan.baseline))
         for at, seconds in one.ttft_percentiles.items()
     ]
-    chart = (
-        charts.chart_of(rows)
-        .mark_bar()
-        .encode(
-            y=alt.Y("percentile:N", title="requests"),
-            yOffset=alt.YOffset("what:N", sort=["without", "with it"]),
-            x=alt.X("seconds:Q", scale=alt.Scale(type="log", nice=True), title="seconds at most"),
-            color=alt.Color(
-                "what:N",
-                scale=alt.Scale(domain=["without", "with it"], range=[charts.FIRST, charts.HIT]),
-                legend=alt.Legend(orient="top", title=None),
-            ),
-            tooltip=["percentile:N", "what:N", alt.Tooltip("seconds:Q", format=".3~g")],
-        )
+    base = charts.chart_of(rows).encode(
+        y=alt.Y("percentile:N", title="requests", axis=alt.Axis(grid=True)),
+        x=alt.X("seconds:Q", scale=alt.Scale(type="log"), title="seconds at most"),
     )
-    return charts.sized(chart)
+    ways = base.mark_line(color=charts.INK, opacity=0.3).encode(detail="percentile:N")
+    points = base.mark_point(filled=True, opacity=1, size=160).encode(
+        color=alt.Color(
+            "what:N",
+            scale=alt.Scale(domain=["without", "with it"], range=["#8d99a6", charts.HIT]),
+            legend=alt.Legend(orient="top", title=None),
+        ),
+        tooltip=["percentile:N", "what:N", alt.Tooltip("seconds:Q", format=".3~g")],
+    )
+    return charts.sized(alt.layer(ways, points).properties(height=160))
+
+
+_NAMED = ("host", "disk", "policy", "to disk")
+"""Figures that an option's name tells."""
+
+
+def _table(plan: Plan) -> list[list[str]]:
+    """A row an option of the frontier; numbers stay on one line with their units."""
+    figures = {name: text for name, text in FIGURES.items() if name not in _NAMED}
+    return [["option", *figures]] + [
+        [_name(option), *(text(option).replace(" ", "\u00a0") for text in figures.values())] for option in frontier(plan)
+    ]
 
 
 def _name(option: Priced) -> str:
@@ -235,11 +245,6 @@ def _name(option: Priced) -> str:
     disk = f" + {_size(option.disk_bytes)} disk" if option.disk_bytes else ""
     ways = f", {option.admission.value}" if option.disk_bytes else ""
     return f"{_size(option.host_bytes)}{disk}, {option.policy}{ways}"
-
-
-def _unbroken(text: str) -> str:
-    """A number and its unit on one line."""
-    return text.replace(" ", "\u00a0")
 
 
 def _size(nbytes: int) -> str:

@@ -202,16 +202,23 @@ def _confidence(plan: Plan) -> list[str]:
 
 
 def _loading(setup: Setup) -> str:
-    machine, disk = setup.machine, setup.disk
+    machine = setup.machine
     compute = machine.block_tokens / machine.prefill_tokens_per_second
     host = machine.block_bytes / machine.link_bytes_per_second
-    below = disk.latency + machine.block_bytes / disk.read_bytes_per_second + host
+    below = _disk_seconds(setup)
     return (
         f"A block of {machine.block_tokens} tokens, {format_size(machine.block_bytes)}, takes "
         f"{seconds_text(compute)} to compute, "
         f"{seconds_text(host)} to load from host memory ({_compared(compute / host)}) and {seconds_text(below)} from disk "
         f"({_compared(compute / below)})."
     )
+
+
+def _disk_seconds(setup: Setup) -> float:
+    """To load one block from disk to the GPU."""
+    machine, disk = setup.machine, setup.disk
+    rate = 1 / disk.read_bytes_per_second + 1 / machine.link_bytes_per_second
+    return disk.latency + machine.block_bytes * rate
 
 
 def _compared(ratio: float) -> str:
@@ -236,6 +243,11 @@ def _warnings(plan: Plan, setup: Setup, load: Load) -> list[str]:
             f"{seconds_text(base.ttft_percentiles['50'])}, while "
             f"computing a prompt takes {seconds_text(alone)} on average. More --gpu-kv, --concurrency or "
             "GPUs would shorten that."
+        )
+    if any(setup.disks) and _disk_seconds(setup) > machine.block_tokens / machine.prefill_tokens_per_second:
+        warnings.append(
+            "The disk is slower than computing anew, and kvloft leaves such a disk alone. Several drives together may be "
+            "faster: give their rates with --disk-rates."
         )
     if machine.gpu_blocks < longest:
         warnings.append(
