@@ -513,6 +513,36 @@ def test_a_hung_store_keeps_its_block_readable_and_in_place() -> None:
     assert engine.pool.stats().pinned == 0
 
 
+def test_a_tier_that_works_off_a_backlog_does_not_hang() -> None:
+    """Each job takes less than the limit; those at the end wait longer than it for their turn."""
+    tier = HostileTier(auto=False)
+    engine = Engine(64, tier, demote_share=0.25, job_blocks=1, hang_seconds=5.0)
+    engine.run(Request("a"), chain("a", 8))
+    engine.step()
+    for _ in range(8):
+        engine.clock.tick(3.0)
+        tier.answer(next(iter(tier.jobs)))
+        engine.step()
+    stats = engine.cascade.stats().tiers["hostile"]
+    assert stats.counters["store_ok"] == 8 and "overdue" not in stats.counters and stats.trips == 0
+
+
+def test_one_job_that_is_never_answered_is_given_up_though_others_are() -> None:
+    tier = HostileTier(auto=False)
+    engine = Engine(64, tier, demote_share=0.25, job_blocks=1, hang_seconds=5.0)
+    engine.run(Request("a"), chain("a", 2))
+    engine.step()
+    stuck, *_ = tier.jobs
+    for at in range(12):
+        engine.run(Request(at), [f"b{at}"])
+        engine.step()
+        engine.clock.tick(3.0)
+        for job in [job for job in tier.jobs if job != stuck]:
+            tier.answer(job)
+        engine.step()
+    assert engine.cascade.stats().tiers["hostile"].counters["overdue"] == 1
+
+
 def test_a_failing_tier_is_left_alone_and_heals_by_itself() -> None:
     tier = HostileTier()
     tier.put(*(f"k{at}" for at in range(60)))
@@ -751,6 +781,14 @@ def test_a_single_slot_is_left_to_stores() -> None:
     engine = Engine(1, tier)
     assert engine.serve(Request("a"), ["a0"]) == 0
     assert engine.store(Request("a"), ["a0"]) == ["a0"]
+
+
+def test_where_no_slot_can_be_spared_nothing_waits_to_go_down() -> None:
+    engine = Engine(1, HostileTier())
+    engine.run(Request("a"), ["a0"])
+    engine.step(3)
+    assert not engine.cascade.has_pending_work(), "an idle engine would spin"
+    assert engine.cascade.stats().tiers["hostile"].counters["dropped_backpressure"] == 1
 
 
 def test_config_says_all_that_is_wrong() -> None:

@@ -58,7 +58,9 @@ class Demoter:
         for link in links:
             queue, flying = self._queues[link.index], self._flying[link.index]
             new = [key for key in keys if key not in queue and key not in flying]
-            fits = new[: max(0, self._queue_limit - len(queue))]
+            # Without a slot to spare for this tier nothing would ever leave the queue.
+            limit = self._queue_limit if self._per_link[link.index] else 0
+            fits = new[: max(0, limit - len(queue))]
             queue.update(dict.fromkeys(fits))
             link.counters["dropped_backpressure"] += len(new) - len(fits)
 

@@ -28,7 +28,8 @@ class CascadeConfig:
         admission: which blocks go down.
         pending_seconds: how long a request may be kept waiting, all its blocks together; then it gets what is ready.
         lookup_seconds: how long of that because tiers do not know yet what they have; then it counts as nothing.
-        hang_seconds: a job not answered by then is given up, its slots are set aside, and the tier is left alone.
+        hang_seconds: a job is given up when the tier has answered none of its kind for so long, or that one for six times as
+            long; its slots are set aside, and the tier is left alone.
         idle_seconds: blocks are no longer kept for a request that has not asked for so long.
         promote_share: slots for blocks on their way up and for those landed and kept for requests that wait.
         load_share: of them, slots that the tiers together may be writing into; a tier that hangs holds no more.

@@ -13,6 +13,8 @@ from kvloft.transfer.breaker import Breaker, BreakerState
 from kvloft.transfer.latency import Latency
 
 _log = logging.getLogger(__name__)
+PATIENCE = 6
+"""How much longer a job may wait behind others that a tier does answer."""
 _numbers = count(1)
 """Job numbers, never used twice, not even by two cascades over one tier."""
 
@@ -75,6 +77,8 @@ class Link:
         self._jobs: dict[int, Job] = {}
         """Under way and in time, oldest first."""
         self._overdue: dict[int, Job] = {}
+        self._answered: dict[Course, float] = dict.fromkeys(Course, 0.0)
+        """When the tier last answered a job."""
 
     @property
     def idle(self) -> bool:
@@ -135,17 +139,21 @@ class Link:
                     result.job, [Status.FAILED] * len(job.keys), result.seconds, "as many statuses as blocks expected"
                 )
             self.busy[job.course] -= len(job.keys)
+            self._answered[job.course] = now
             if in_time:
                 self._judge(job, result, now)
             yield job, result
 
     def overdue(self, now: float, limit: float) -> list[Job]:
-        """Jobs that have just become older than `limit` seconds. The tier keeps their slots, and its breaker opens."""
+        """Jobs that have just come to wait for an answer too long: `limit` seconds while the tier answered nothing of their
+        course, or `PATIENCE` times that while it was busy with others. It keeps their slots, and its breaker opens."""
         late: list[Job] = []
         for job in self._jobs.values():
             if now - job.since <= limit:
                 break
-            late.append(job)
+            silent = now - self._answered[job.course] > limit
+            if silent or now - job.since > PATIENCE * limit:
+                late.append(job)
         for job in late:
             self._overdue[job.number] = self._jobs.pop(job.number)
             self.counters["overdue"] += len(job.keys)
