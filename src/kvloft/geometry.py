@@ -86,6 +86,7 @@ class KVGeometry:
             tp = 1
         layers = _positive(text, problems, "num_hidden_layers", "n_layer", "num_layers")
         value_bytes = _value_bytes(text, kv_dtype, problems)
+        problems += _other_layers(text)
         mla = text.get("kv_lora_rank") is not None
         if mla:
             latent = _positive(text, problems, "kv_lora_rank") + _positive(text, problems, "qk_rope_head_dim")
@@ -180,6 +181,20 @@ def _value_bytes(text: Mapping[str, Any], kv_dtype: str, problems: list[str]) ->
         problems.append(f"KV dtype: {name!r} is unknown; choose one of: auto, fp8_ds_mla, {', '.join(_DTYPE_BYTES)}")
         return 1
     return _DTYPE_BYTES[name]
+
+
+def _other_layers(text: Mapping[str, Any]) -> list[str]:
+    """What is said against layers that keep something else than keys and values of tokens."""
+    found = {
+        str(kind): name
+        for name in ("layer_types", "layers_block_type")
+        if isinstance(kinds := text.get(name), list)
+        for kind in kinds
+        if kind not in ("full_attention", "sliding_attention", "attention")
+    }
+    return [
+        f"model config: {name} has {kind!r}; sizes are known of full and sliding attention" for kind, name in found.items()
+    ]
 
 
 def _windows(text: Mapping[str, Any], layers: int) -> list[int | None]:

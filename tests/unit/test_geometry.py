@@ -84,6 +84,14 @@ def test_a_file_or_its_folder(tmp_path):
         KVGeometry.from_config(tmp_path / "absent.json")
 
 
+def test_layers_of_other_kinds_are_not_guessed():
+    config = LLAMA_8B | {"layer_types": ["linear_attention", "full_attention"] * 16}
+    with pytest.raises(
+        ConfigError, match="layer_types has 'linear_attention'; sizes are known of full and sliding attention"
+    ):
+        KVGeometry.from_config(config)
+
+
 def test_all_faults_at_once():
     with pytest.raises(ConfigError) as error:
         KVGeometry.from_config({"num_hidden_layers": 0, "hidden_size": 8, "dtype": "float12"}, tp=0)

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvloft.errors import ConfigError
@@ -282,6 +282,25 @@ def test_more_memory_never_computes_more_with_lru():
     computed = [one.result.computed_tokens for one in found]
     assert computed == sorted(computed, reverse=True)
     assert computed[-1] < computed[0] == load.prompt_tokens
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=30), st.integers(0, 4))
+def test_nor_with_any_trace(paths, gpu_blocks):
+    """Requests are paths in a tree, each over before the next one comes."""
+    numbers = {}
+    chains = [[numbers.setdefault(tuple(path[:end]), len(numbers)) for end in range(1, len(path) + 1)] for path in paths]
+    trace = Held([TraceRequest(chain, 1000.0 * at) for at, chain in enumerate(chains)], 256)
+    load = measure_load(trace)
+    sizes = range(load.survey.longest, load.survey.unique + 2)
+    given_setup = small(hosts=tuple(size << 20 for size in sizes), machine={"gpu_blocks": gpu_blocks})
+    found = measure(trace, given_setup, load, workers=1)
+    computed = [one.result.computed_tokens for one in found]
+    assert computed == sorted(computed, reverse=True)
+    if not gpu_blocks:
+        # Of a prompt that is known to its end one token is computed all the same.
+        known = [any(chain[-1] in before for before in chains[:at]) for at, chain in enumerate(chains)]
+        assert computed[-1] == len(numbers) * 256 + sum(known)
 
 
 def test_no_sizes_are_no_cache():
