@@ -46,6 +46,8 @@ class Counters:
     """Stores that failed; their slots were freed."""
     late: int = 0
     """Blocks named in completions that came twice, after a reset, or from somebody who did not own them."""
+    ignored_hints: int = 0
+    """Hints that were malformed."""
     refused: Counter[str] = field(default_factory=Counter)
     """Stores refused (calls, not blocks), by reason: "size" (larger than the pool), "busy" (too much is being written
     or read), "protected" (what is left belongs to the same request)."""

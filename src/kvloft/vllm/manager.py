@@ -88,7 +88,7 @@ class KvloftManager(OffloadingManager):
     # Requests.
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        request_of(req_context)
+        request_of(req_context, self._ignore_hints)
         if self._recording is not None:
             self._recording.arrived(req_context)
         return RequestOffloadingContext()
@@ -204,6 +204,9 @@ class KvloftManager(OffloadingManager):
         group, start = first[-4:], positions[first]
         before = (key for key, position in positions.items() if position < start and cast(bytes, key)[-4:] == group)
         self.pool.prepare_store([key for key in before if self.pool.lookup(key) is Lookup.HIT], request_of(context))
+
+    def _ignore_hints(self, n: int) -> None:
+        self.pool.counters.ignored_hints += n
 
     def _stored(self, keys: Sequence[Key]) -> None:
         """Chunks whose bytes have arrived in host memory."""

@@ -16,10 +16,12 @@ from kvloft.telemetry import Counters, Stats
 
 HITS = "vllm:kvloft_hits"
 MISSES = "vllm:kvloft_misses"
+DECLINED = "vllm:kvloft_declined"
 LOADED = "vllm:kvloft_loaded"
 STORED = "vllm:kvloft_stored"
 FAILED = "vllm:kvloft_failed_stores"
 LATE = "vllm:kvloft_late_completions"
+IGNORED_HINTS = "vllm:kvloft_ignored_hints"
 REFUSED = "vllm:kvloft_refused_stores"
 EVICTED = "vllm:kvloft_evicted"
 BLOCKS = "vllm:kvloft_blocks"
@@ -30,10 +32,12 @@ RESETS = "vllm:kvloft_resets"
 _COUNTERS = {
     HITS: "Blocks handed to a load, once per request and block.",
     MISSES: "Blocks accepted for storing because they were not resident, once per request and block.",
+    DECLINED: "Blocks left out of accepted stores, because policy or admission rule found them not worth the room.",
     LOADED: "Blocks whose load has completed.",
     STORED: "Blocks whose store has completed.",
     FAILED: "Blocks whose store has failed; their slots were freed.",
     LATE: "Blocks named in completions that came twice, after a reset, or from somebody who did not own them.",
+    IGNORED_HINTS: "Malformed hints of requests, which were ignored.",
     RESETS: "Resets of the cache.",
 }
 
@@ -101,10 +105,12 @@ class MetricsReporter:
         for name, increase in (
             (HITS, now.hits - before.hits),
             (MISSES, now.misses - before.misses),
+            (DECLINED, now.declined - before.declined),
             (LOADED, now.loaded - before.loaded),
             (STORED, now.stored - before.stored),
             (FAILED, now.failed - before.failed),
             (LATE, now.late - before.late),
+            (IGNORED_HINTS, now.ignored_hints - before.ignored_hints),
             (RESETS, stats.generation - self._generation),
         ):
             if increase:

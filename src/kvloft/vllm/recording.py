@@ -88,8 +88,8 @@ class Recording:
         )
 
     def close(self) -> None:
-        """Write what waits and end the file. vLLM tells of a request's end a step late, of the last one never: those that are
-        still open count as ended."""
+        """Write what waits and end the file. vLLM tells of a request's end a step late, of the last one never: those that
+        are still open count as ended."""
         for context in list(self._live.values()):
             self.ended(context)
         if self._recorder is not None:

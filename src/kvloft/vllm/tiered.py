@@ -80,8 +80,9 @@ class TieredManager(KvloftManager):
     # Requests.
 
     def on_new_request(self, req_context: ReqContext) -> Any:
+        context = super().on_new_request(req_context)
         self._live[req_context.req_id] = request_of(req_context)
-        return super().on_new_request(req_context)
+        return context
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._live.pop(req_context.req_id, None)
