@@ -83,7 +83,7 @@ def _print_table(trace: Trace, results: Sequence[_Result], cell: Callable[[_Resu
     for result in results:
         size = f"{100 * result.capacity_fraction:.3g}%\n{result.capacity_blocks:,}"
         cells[result.policy, size] = cell(result)
-    policies = list(dict.fromkeys(policy for policy, _ in cells))
+    policies: list[str] = list(dict.fromkeys(policy for policy, _ in cells))
     sizes = list(dict.fromkeys(size for _, size in cells))
     table = Table(title=f"{trace.name}: hit ratio by cache size", title_justify="left")
     if len(policies) >= len(sizes) or len(sizes) <= 6:
