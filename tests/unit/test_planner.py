@@ -311,6 +311,9 @@ def test_no_sizes_are_no_cache():
     (only,) = measure(trace, given_setup, load, workers=1)
     plan = price([only], given_setup, Prices(), 3.0)
     assert not plan.pays and plan.best.saved == plan.best.net == plan.best.cost.total == 0
+    said = advise(plan, given_setup, load, target())
+    assert "No size was tried that holds as much as one block." in said.verdict
+    assert said.confidence == ["Nothing was compared, so how sure this is cannot be said."]
     assert set(only.result.hit_blocks) == {"gpu"} and only.result.bytes_stored == only.result.bytes_loaded == 0
     (direct,) = sweep_machines(trace, [(given_setup.machine, "arc", 0)], load.survey, workers=1)
     assert direct.computed_tokens == only.result.computed_tokens

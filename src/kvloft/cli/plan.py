@@ -45,7 +45,7 @@ def plan(
     steps: Annotated[int, typer.Option(help="Sizes above 0 to try in a range.", rich_help_panel=_SIZES)] = 5,
     policy: Annotated[
         str, typer.Option(help="Policies to compare, separated by commas; all for all.", rich_help_panel=_SIZES)
-    ] = "lru,arc,s3-fifo",
+    ] = "default,lru,arc,s3-fifo",
     admission: Annotated[
         str,
         typer.Option(help="What goes to disk, to compare: everything, second-use, write-back.", rich_help_panel=_SIZES),
@@ -86,7 +86,7 @@ def plan(
     from kvloft.cli._progress import progress
     from kvloft.cli._results import write_json
     from kvloft.geometry import KVGeometry, read_model_config
-    from kvloft.policies import policy_names
+    from kvloft.policies import DEFAULT, policy_names
     from kvloft.sim.advice import Target, advise
     from kvloft.sim.cost import Prices, read_prices
     from kvloft.sim.flops import prefill_flops
@@ -107,6 +107,7 @@ def plan(
 
     faults = _Faults()
     names = policy_names() if policy == "all" else [name.strip() for name in policy.split(",")]
+    names = [DEFAULT if name == "default" else name for name in names]
     geometry = faults.read(lambda: KVGeometry.from_config(model, kv_dtype, tp))
     config = faults.read(lambda: read_model_config(model)) if geometry else None
     chip = faults.read(lambda: find_gpu(gpu))

@@ -182,9 +182,8 @@ def _endurance(best: Priced, rated: float) -> str:
 
 def _confidence(plan: Plan) -> list[str]:
     sure, money = plan.confidence, plan.prices.currency
-    if not sure.slices:
-        return ["Nothing can be said of how sure this is."]
-    # Of the parts themselves there may be fewer than were cut, if in some nothing was asked.
+    if plan.best.nothing and plan.runner_up is None:
+        return ["Nothing was compared, so how sure this is cannot be said."]
     subject = "it pays" if plan.pays else "nothing pays either"
     sentences = [
         f"{sure.word.capitalize()}: in {sure.agreeing} of {sure.slices} parts of the trace's time, "
