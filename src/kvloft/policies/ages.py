@@ -11,7 +11,9 @@ from kvloft.policies.chains import Segment
 from kvloft.policies.hazard import BINS, EDGES, Hazards, Table
 from kvloft.request import Key
 
-_CHECKED_EVERY = [max(1, (end - start) // 4) for start, end in zip((0, *EDGES), EDGES, strict=False)]
+_CHECKED_EVERY = [
+    (bin, max(1, (end - start) // 4)) for bin, (start, end) in enumerate(zip((0, *EDGES), EDGES, strict=False))
+]
 """Segments in a bin move on when the time is a multiple of this: late by a quarter of the bin at most."""
 
 
@@ -68,8 +70,8 @@ class AgedSegment(Segment):
 
 
 class Ages:
-    """All segments, each in the queue of its class and bin, where those that came first are first; and apart from that the
-    leaves among them, which end a resident chain.
+    """All segments, each in the queue of its age's bin, where those used first are first; and apart from that, by class and
+    bin, the leaves among them, which end a resident chain.
 
     Args:
         segments: by number; to be kept up to date by whoever has them.
@@ -80,7 +82,7 @@ class Ages:
         self.clock = 0
         self._segments = segments
         self._hazards = hazards
-        self._all: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._all: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(BINS)]
         self._leaves: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._filled = 0
         """Bit r: there may be leaves in the queue of rank r."""
@@ -92,7 +94,7 @@ class Ages:
 
     def put(self, segment: AgedSegment) -> None:
         """Let a segment take its place."""
-        self._all[segment.kind * BINS + segment.bin][segment.number] = None
+        self._all[segment.bin][segment.number] = None
         if segment.keys and not segment.live:
             self.put_leaf(segment)
 
@@ -107,7 +109,7 @@ class Ages:
 
     def take(self, segment: AgedSegment) -> None:
         """Take a segment out; then its class and bin may be changed."""
-        self._all[segment.kind * BINS + segment.bin].pop(segment.number, None)
+        self._all[segment.bin].pop(segment.number, None)
         self.take_leaf(segment)
 
     def take_leaf(self, segment: AgedSegment) -> None:
@@ -138,28 +140,33 @@ class Ages:
     def tick(self) -> None:
         """One request more. Segments move on to the bins of their ages; a segment passes through each bin once."""
         self.clock += 1
-        due = [self.clock % every == 0 for every in _CHECKED_EVERY] + [False]
-        for place in [place for place, queue in self._all.items() if queue and due[place % BINS]]:
-            self._pass_on(place)
+        clock = self.clock
+        for bin, every in _CHECKED_EVERY:
+            if clock % every == 0 and self._all[bin]:
+                self._pass_on(bin)
 
-    def _pass_on(self, place: int) -> None:
-        queue, leaves = self._all[place], self._leaves[place]
-        youngest = self.clock - EDGES[place % BINS]
+    def _pass_on(self, bin: int) -> None:
+        queue, segments = self._all[bin], self._segments
+        youngest = self.clock - EDGES[bin]
         moved: list[int] = []
-        blocks = 0
+        survived: dict[int, list[int]] = {}
         for number in queue:
-            segment = self._segments[number]
+            segment = segments[number]
             if segment.last > youngest:
                 break
-            segment.bin += 1
             moved.append(number)
-            blocks += len(segment.keys) + len(segment.ghost)
-        if not moved:
-            return
-        self._hazards.survive(*divmod(place, BINS), len(moved), blocks)
-        for number in moved:
-            del queue[number]
-            if number in leaves:
-                del leaves[number]
-                self.put_leaf(self._segments[number])
-        self._all[place + 1].update(dict.fromkeys(moved))
+            kind = segment.kind
+            leaf = self._leaves[kind * BINS + bin].pop(number, self) is None
+            segment.bin = bin + 1
+            if leaf and not segment.live:
+                self.put_leaf(segment)
+            if kind in survived:
+                survived[kind].append(segment.size)
+            else:
+                survived[kind] = [segment.size]
+        if moved:
+            for number in moved:
+                del queue[number]
+            self._all[bin + 1].update(dict.fromkeys(moved))
+            for kind, blocks in survived.items():
+                self._hazards.survive(kind, bin, len(blocks), sum(blocks))

@@ -44,6 +44,8 @@ class HDI(Policy):
     """
 
     name = "hdi"
+    HAZARDS = Hazards
+    RIVAL = Rival
     GHOSTS = 8
     """Evicted blocks that are remembered, in capacities; 8 bytes each."""
     PERIOD = 256
@@ -59,7 +61,7 @@ class HDI(Policy):
 
     def _begin(self) -> None:
         self._tree: ChainTree[AgedSegment] = ChainTree(AgedSegment)
-        self._hazards = Hazards(_CLASSES)
+        self._hazards = self.HAZARDS(_CLASSES)
         self._ages = Ages(self._tree.segments, self._hazards)
         self._ghosts: OrderedDict[int, None] = OrderedDict()
         """Segments with evicted blocks, in the order of the latest eviction."""
@@ -71,7 +73,7 @@ class HDI(Policy):
         self._declined = 0
         self._missed: dict[Hashable, int] = {}
         """By request whose store was declined: the ghost that stands for what it would have stored."""
-        self._rival = Rival(self.capacity)
+        self._rival = self.RIVAL(self.capacity)
 
     # The contract.
 
