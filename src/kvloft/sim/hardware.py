@@ -1,8 +1,8 @@
 """GPUs that a plan can be made for.
 
-Peak rates are those of NVIDIA's and AMD's public data sheets as of 2025, for matrices without sparsity: half of a figure that
-a sheet gives "with sparsity". `link_bytes_per_second` is an assumption: four fifths of what PCIe 4.0 and 5.0 with 16 lanes
-can move one way (32 and 64 GB/s). So is `hour`: a round price, with no source; sellers differ several times over.
+Peak rates are those of NVIDIA's and AMD's public data sheets as of 2025, for matrices without sparsity: half of a figure
+that a sheet gives "with sparsity". `link_bytes_per_second` is an assumption: four fifths of what PCIe 4.0 and 5.0 with 16
+lanes can move one way (32 and 64 GB/s). So is `hour`: a round price, with no source; sellers differ several times over.
 """
 
 import msgspec
