@@ -60,7 +60,12 @@ def settle(llm: Any) -> None:
 
 def tiers(server: Server, *others: dict[str, Any], **more: Any) -> dict[str, Any]:
     # So tiny a model computes faster than it loads; a tier slower than that would be left alone. And machines may be slow.
-    cascade = {"prefill_tokens_per_second": 1.0, "lookup_seconds": 5.0, "breaker_seconds": 0.2, "breaker_longest_seconds": 0.4}
+    cascade = {
+        "prefill_tokens_per_second": 1.0,
+        "lookup_seconds": 5.0,
+        "breaker_seconds": 0.2,
+        "breaker_longest_seconds": 0.4,
+    }
     return {"tiers": [*others, settings_of(server, **more)], "cascade": cascade}
 
 
@@ -72,6 +77,7 @@ def test_what_one_engine_computed_another_loads(serve: Serve, baseline: Serve, s
     assert (first.cached, second.cached) == ([0] * 4, [FULL] * 4)
 
 
+@pytest.mark.parametrize("server", ["redis", "mooncake"], indirect=True)
 def test_sealed_blocks_are_shared_by_who_has_the_secret(
     serve: Serve, baseline: Serve, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +157,7 @@ def test_a_full_server_stops_no_engine(serve: Serve, baseline: Serve) -> None:
     assert dropped > 0 and second.cached != [FULL] * 4
 
 
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 def test_host_disk_and_store_in_one_engine(serve: Serve, baseline: Serve, server: Server, tmp_path: Path) -> None:
     """All three at once; the disk is asked first, and a new machine without one goes on from the store."""
     plain = baseline("llama", PROMPTS)
