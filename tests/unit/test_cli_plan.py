@@ -39,10 +39,10 @@ def write(folder, lines):
     return str(path)
 
 
-def run(*arguments):
+def run(*arguments, jobs=1):
     """The exit code."""
     with pytest.raises(SystemExit) as exit:
-        main(["plan", *arguments, "--jobs", "1", "--policy", "lru"])
+        main(["plan", *arguments, "--jobs", str(jobs), "--policy", "lru"])
     return exit.value.code
 
 
@@ -77,6 +77,13 @@ def test_a_measured_rate_takes_the_place_of_an_assumed_one(trace, model, tmp_pat
     run(trace, "--model", model, "--host", "1GiB", "--disk", "0", "--prefill-rate", "5000", "--json", str(out))
     assert "5,000 tokens a second, as given" in " ".join(capsys.readouterr().out.split())
     assert json.loads(out.read_text())["setup"]["machine"]["prefill_tokens_per_second"] == 5000
+
+
+def test_the_number_of_processes_changes_nothing(trace, model, tmp_path):
+    alone, together = tmp_path / "1.json", tmp_path / "2.json"
+    sizes = ["--model", model, "--host", "0,1GiB", "--disk", "0,8GiB"]
+    assert run(trace, *sizes, "--json", str(alone)) == run(trace, *sizes, "--json", str(together), jobs=2)
+    assert alone.read_text() == together.read_text()
 
 
 def test_ranks_share_heads_and_have_a_link_each(trace, model, tmp_path):
