@@ -30,8 +30,9 @@ def test_json_says_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--policy", "arc", "--capacity", "8MiB") == 0
     result = json.loads(capfd.readouterr().out)
     assert (result["policy"], result["capacity_bytes"], result["identical"]) == ("arc", 8 << 20, True)
-    first, second = result["turns"]
-    for turn in (first, second):
+    first, second, later = result["turns"]
+    assert [turn["restarted"] for turn in result["turns"]] == [False, False, True]
+    for turn in (first, second, later):
         assert turn["identical"]
         for side in (turn["without"], turn["with"]):
             assert side["prompt_tokens"] == side["computed_tokens"] + side["loaded_tokens"] + side["gpu_cached_tokens"]
@@ -40,6 +41,8 @@ def test_json_says_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
     assert first["with"]["loaded_tokens"] == second["without"]["loaded_tokens"] == 0
     assert second["with"]["loaded_tokens"] > 3 * 128
     assert second["with"]["computed_tokens"] < second["without"]["computed_tokens"]
+    assert later["with"]["loaded_tokens"] > second["with"]["loaded_tokens"]
+    assert later["without"]["loaded_tokens"] == 0
     pool = result["pool"]
     assert pool["free"] + pool["writing"] + pool["ready"] == pool["capacity"] == 64
 
@@ -47,7 +50,17 @@ def test_json_says_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
 def test_screen_shows_the_table_and_nothing_of_vllm(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run() == 0
     said = capfd.readouterr()
-    for word in ("turn", "computed", "loaded", "TTFT", "yes", "host memory   24 MiB", "evictions     0", "identical"):
+    for word in (
+        "turn",
+        "computed",
+        "loaded",
+        "TTFT",
+        "yes",
+        "host memory   24 MiB",
+        "evictions     0",
+        "came from disk",
+        "identical",
+    ):
         assert word in said.out
     for noise in ("WARNING", "INFO", "vllm.", "Loading safetensors"):
         assert noise not in said.out + said.err

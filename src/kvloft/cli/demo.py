@@ -28,6 +28,8 @@ from kvloft.vllm.engine import BLOCK_TOKENS, generate, manager_of, read_metric, 
 
 CONVERSATIONS = 5
 TURNS = 5
+LATER_TURNS = 1
+"""After the engine was restarted, when all there is of the earlier ones is on disk."""
 SYSTEM_TOKENS = 128
 """Begins every conversation, the same in all of them."""
 DOCUMENT_TOKENS = 832
@@ -70,14 +72,16 @@ def demo(
 
     The model is tiny, made on the spot, and its weights are random; the engine is not. Its own KV cache is so small that
     a conversation has left it when its next turn comes: without kvloft the whole prompt is computed again, with kvloft it
-    comes back from host memory. Exit code 0: both gave the same tokens; 1: they did not.
+    comes back from host memory. Then the engine is restarted, and the conversations go on from disk. Exit code 0: both
+    gave the same tokens; 1: they did not.
     """
-    settings = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
+    settings: dict[str, Any] = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
     try:
         set_environment(verbose)
     except MissingExtra as error:
         raise MissingExtra("vllm", "kvloft demo") from error
-    with _quiet(verbose, sys.stderr if as_json else sys.stdout) as console:
+    with _quiet(verbose, sys.stderr if as_json else sys.stdout) as console, tempfile.TemporaryDirectory() as disk:
+        settings["tiers"] = [{"type": "disk", "path": disk, "capacity": "1GiB"}]
         without, with_kvloft, stats = _compare(console, settings)
     identical = [side.answers for side in without] == [side.answers for side in with_kvloft]
     if as_json:
@@ -109,7 +113,7 @@ def _policy(name: str) -> str:
 
 def _compare(console: Console, settings: Mapping[str, Any]) -> tuple[list[Side], list[Side], Stats]:
     bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
-    task = bar.add_task("making the model", total=2 * CONVERSATIONS * TURNS)
+    task = bar.add_task("making the model", total=2 * CONVERSATIONS * (TURNS + LATER_TURNS))
     sides: list[list[Side]] = [[], []]
     with Live(console=console, refresh_per_second=8, redirect_stdout=False, redirect_stderr=False) as live:
 
@@ -120,49 +124,62 @@ def _compare(console: Console, settings: Mapping[str, Any]) -> tuple[list[Side],
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kvloft" / "models"
         model = MODEL.make(cache)
         stats: Stats | None = None
-        for side, (label, chosen) in zip(sides, (("without kvloft", None), ("with kvloft", settings)), strict=True):
-            bar.update(task, description=f"starting vLLM {label}")
-            blocks = _longest() // BLOCK_TOKENS + 2
-            with run_engine(model, blocks, chosen, max_num_batched_tokens=2048, max_num_seqs=2) as llm:
-                for turn, conversation in _converse(llm, side):
-                    bar.update(task, description=f"{label}: turn {turn + 1}, conversation {conversation + 1}", advance=1)
-                    show()
-                if chosen is not None:
-                    stats = manager_of(llm).pool.stats()
-            gc.collect()
+        # Without kvloft a restart changes nothing: the engine's own cache is always empty when a conversation comes back.
+        acts = (("without kvloft", None, [TURNS + LATER_TURNS]), ("with kvloft", settings, [TURNS, LATER_TURNS]))
+        for side, (label, chosen, parts) in zip(sides, acts, strict=True):
+            conversations = Conversations()
+            for turns in parts:
+                bar.update(task, description=f"starting vLLM {label}")
+                blocks = _longest() // BLOCK_TOKENS + 2
+                with run_engine(model, blocks, chosen, max_num_batched_tokens=2048, max_num_seqs=2) as llm:
+                    for conversation in conversations.take_turns(llm, turns, side):
+                        said = f"{label}: turn {len(side)}, conversation {conversation + 1}"
+                        bar.update(task, description=said, advance=1)
+                        show()
+                    if chosen is not None and stats is None:
+                        stats = manager_of(llm).pool.stats()
+                gc.collect()
         bar.update(task, visible=False)
     assert stats is not None
     return sides[0], sides[1], stats
 
 
 def _longest() -> int:
-    return SYSTEM_TOKENS + DOCUMENT_TOKENS + TURNS * (QUESTION_TOKENS + ANSWER_TOKENS)
+    return SYSTEM_TOKENS + DOCUMENT_TOKENS + (TURNS + LATER_TURNS) * (QUESTION_TOKENS + ANSWER_TOKENS)
 
 
-def _converse(llm: Any, turns: list[Side]) -> Iterator[tuple[int, int]]:
-    """Every conversation has its turn, then every one its next."""
-    dice = random.Random(0)
-    system = _text(dice, SYSTEM_TOKENS)
-    histories = [[*system, *_text(dice, DOCUMENT_TOKENS)] for _ in range(CONVERSATIONS)]
-    # The first step of an engine is slow, whoever asks.
-    generate(llm, [_text(dice, QUESTION_TOKENS)], ANSWER_TOKENS)
-    for turn in range(TURNS):
-        side = Side()
-        turns.append(side)
-        for conversation, history in enumerate(histories):
-            history += _text(dice, QUESTION_TOKENS)
-            loaded = read_metric(llm, "vllm:external_prefix_cache_hits")
-            output = generate(llm, [history], ANSWER_TOKENS)[0]
-            loaded = int(read_metric(llm, "vllm:external_prefix_cache_hits") - loaded)
-            answer = list(output.outputs[0].token_ids)
-            history += answer
-            side.prompt_tokens += len(output.prompt_token_ids)
-            side.computed_tokens += len(output.prompt_token_ids) - output.num_cached_tokens
-            side.loaded_tokens += loaded
-            side.gpu_cached_tokens += output.num_cached_tokens - loaded
-            side.first_token_seconds.append(output.metrics.first_token_latency)
-            side.answers.append(answer)
-            yield turn, conversation
+class Conversations:
+    """The same questions each time, and the answers so far."""
+
+    def __init__(self) -> None:
+        self._dice = random.Random(0)
+        system = _text(self._dice, SYSTEM_TOKENS)
+        self._histories = [[*system, *_text(self._dice, DOCUMENT_TOKENS)] for _ in range(CONVERSATIONS)]
+
+    def take_turns(self, llm: Any, turns: int, sides: list[Side]) -> Iterator[int]:
+        """Every conversation has its turn, then every one its next."""
+        # The first step of an engine is slow, whoever asks.
+        generate(llm, [_text(random.Random(1), QUESTION_TOKENS)], ANSWER_TOKENS)
+        for _ in range(turns):
+            side = Side()
+            sides.append(side)
+            for conversation, history in enumerate(self._histories):
+                history += _text(self._dice, QUESTION_TOKENS)
+                history += self._ask(llm, history, side)
+                yield conversation
+
+    def _ask(self, llm: Any, prompt: list[int], side: Side) -> list[int]:
+        loaded = read_metric(llm, "vllm:external_prefix_cache_hits")
+        output = generate(llm, [prompt], ANSWER_TOKENS)[0]
+        loaded = int(read_metric(llm, "vllm:external_prefix_cache_hits") - loaded)
+        answer = list(output.outputs[0].token_ids)
+        side.prompt_tokens += len(output.prompt_token_ids)
+        side.computed_tokens += len(output.prompt_token_ids) - output.num_cached_tokens
+        side.loaded_tokens += loaded
+        side.gpu_cached_tokens += output.num_cached_tokens - loaded
+        side.first_token_seconds.append(output.metrics.first_token_latency)
+        side.answers.append(answer)
+        return answer
 
 
 def _text(dice: random.Random, tokens: int) -> list[int]:
@@ -213,7 +230,9 @@ def _table(without: list[Side], with_kvloft: list[Side]) -> Table:
         table.add_column(header, justify="right")
     for turn, before in enumerate(without):
         after = with_kvloft[turn] if turn < len(with_kvloft) else None
-        row = [str(turn + 1), f"{before.prompt_tokens:,}", f"{before.computed_tokens:,}"]
+        if turn == TURNS:
+            table.add_section()
+        row = [f"{turn + 1}" + (" *" if turn >= TURNS else ""), f"{before.prompt_tokens:,}", f"{before.computed_tokens:,}"]
         row += (
             [f"{n:,}" for n in (after.computed_tokens, after.loaded_tokens, after.gpu_cached_tokens)] if after else [""] * 3
         )
@@ -236,6 +255,7 @@ def _verdict(
     block = settings["cpu_bytes_to_use"] / stats.capacity
     refused = sum(stats.counters.refused.values())
     computed = [sum(side.computed_tokens for side in sides) for sides in (without, with_kvloft)]
+    later = sum(side.loaded_tokens for side in with_kvloft[TURNS:])
     lines = [
         "",
         f"host memory   {format_size(settings['cpu_bytes_to_use'])}, {stats.capacity} blocks of {format_size(int(block))}",
@@ -245,6 +265,7 @@ def _verdict(
         + (f" ({evicted})" if evicted else "")
         + f"; stores refused {refused}",
         f"computed      {computed[0]:,} tokens without kvloft, {computed[1]:,} with",
+        f"restart *     the engine was stopped and started again: {later:,} tokens came from disk",
         "tokens        " + ("[green]identical[/]" if identical else "[bold red]DIFFERENT with kvloft[/]"),
     ]
     return Group(*lines)
@@ -261,6 +282,7 @@ def _report(
         "turns": [
             {
                 "turn": turn + 1,
+                "restarted": turn >= TURNS,
                 "identical": before.answers == after.answers,
                 "without": _numbers(before),
                 "with": _numbers(after),
