@@ -21,7 +21,7 @@ from rich.table import Table
 
 from kvloft.config import format_size, parse_size
 from kvloft.errors import ConfigError, KvloftError, MissingExtra
-from kvloft.policies import policy_names
+from kvloft.policies import is_policy, policy_names
 from kvloft.telemetry import Stats
 from kvloft.testing.models import VOCABULARY, TinyModel
 from kvloft.vllm.engine import BLOCK_TOKENS, generate, manager_of, read_metric, run_engine, set_environment
@@ -103,7 +103,7 @@ def _capacity(text: str) -> int:
 
 
 def _policy(name: str) -> str:
-    if name not in policy_names():
+    if not is_policy(name):
         raise ConfigError(f"--policy: {name!r} is unknown; choose one of: {', '.join(policy_names())}")
     return name
 

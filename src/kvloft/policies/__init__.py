@@ -19,7 +19,7 @@ from kvloft.policies.slru import SLRU
 from kvloft.policies.twoq import TwoQ
 from kvloft.policies.wtinylfu import WTinyLFU
 
-__all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "make_policy", "policy_names"]
+__all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "is_policy", "make_policy", "policy_names"]
 
 BUILTIN: dict[str, type[Policy]] = {
     policy.name: policy
@@ -33,6 +33,12 @@ _GROUP = "kvloft.policies"
 def policy_names() -> list[str]:
     """Names that `make_policy` knows: built in, then from the `kvloft.policies` entry points of installed packages."""
     return [*BUILTIN, *sorted(point.name for point in entry_points(group=_GROUP) if point.name not in BUILTIN)]
+
+
+def is_policy(name: object) -> bool:
+    """Whether `make_policy` knows this name: one of `policy_names`, "default", or either with `+chains` behind it."""
+    plain = name.removesuffix(CHAINS) if isinstance(name, str) else None
+    return plain == "default" or plain in policy_names()
 
 
 def make_policy(policy: str | type[Policy] | Policy, capacity: int) -> Policy:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kvloft.config import nearest, parse_size
 from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
-from kvloft.policies import policy_names
+from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import stores
 from kvloft.tiers.base import Buffer, Tier
 
@@ -183,7 +183,7 @@ def _flag(value: object) -> bool:
 
 
 def _policy(value: object) -> str:
-    if value == "default" or value in policy_names():
+    if is_policy(value):
         return str(value)
     raise ValueError(f"{value!r} is unknown; choose one of: {', '.join(policy_names())}")
 

@@ -14,7 +14,7 @@ from typing import ClassVar, cast
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order_request_keys
 
-from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, make_policy, policy_names
+from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, is_policy, make_policy, policy_names
 from kvloft.policies.base import evict_checked
 from kvloft.request import Key, Request
 from kvloft.vllm.compat import positions_of
@@ -264,7 +264,7 @@ def find_cache_policy(name: str) -> type[KvloftCachePolicy]:
     classes = {policy.__name__: policy.name for policy in BUILTIN.values()}
     plain, asks, record = name.partition("?record=")
     known = classes.get(plain, plain)
-    if known not in policy_names() or (asks and not record):
+    if not is_policy(known) or (asks and not record):
         raise AttributeError(
             f"kvloft has no policy {name!r}; eviction_policy can be one of: {', '.join([*classes, *policy_names()])}, "
             "with ?record=FILE behind it if requests are to be recorded"

@@ -13,7 +13,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvloft.config import format_size, nearest, parse_size
 from kvloft.errors import ConfigError
-from kvloft.policies import policy_names
+from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import Tier
 from kvloft.tiers.settings import TierPlan, after_reset, read_tiers
 from kvloft.transfer import Arena
@@ -250,7 +250,7 @@ def _unknown(given: Mapping[str, Any]) -> list[str]:
 
 def _policy_problem(given: Mapping[str, Any]) -> list[str]:
     policy = given.get("eviction_policy")
-    if policy is None or given.get("cache_policy_module_path") is not None or policy in policy_names():
+    if policy is None or given.get("cache_policy_module_path") is not None or is_policy(policy):
         return []
     meant = nearest(str(policy), policy_names())
     return [
