@@ -123,13 +123,8 @@ class HDI(Policy):
             return
         self._ages.tick()
         path = self._path(chain)
-        own = path[-1].keys[0] in stored
-        if own and len(path[-1].keys) > 1 and not path[-1].live and not path[-1].ghost:
-            last = path[-1]
-            path[-1] = self._split(last, len(last.keys) - 1)
-            path.append(last)
-            self._reclass(last, _LAST_BLOCK)
-            path[-2].ends = True
+        if path[-1].keys[0] in stored:
+            self._part_last_block(path)
         path[-1].ends = True
         above = path[0].parent
         while above and above.keys:
@@ -282,6 +277,15 @@ class HDI(Policy):
             else:
                 path.append(segment)
         return path
+
+    def _part_last_block(self, path: list[AgedSegment]) -> None:
+        """The last block of a request that stored it is a segment of its own."""
+        last = path[-1]
+        if len(last.keys) > 1 and not last.live and not last.ghost:
+            path[-1] = self._split(last, len(last.keys) - 1)
+            path[-1].ends = True
+            path.append(last)
+            self._reclass(last, _LAST_BLOCK)
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""

@@ -76,7 +76,7 @@ _READERS: dict[str, tuple[Callable[[object], bool], str]] = {
 class _Told(Segment):
     """A segment and what callers said of it."""
 
-    __slots__ = ("dead", "expires", "followers", "held_until", "pinned_until", "session", "tenant")
+    __slots__ = ("dead", "expires", "followers", "held_until", "pinned_until", "session", "shared", "tenant")
 
     MANY = 64
     """So many different followers are not told apart."""
@@ -92,11 +92,13 @@ class _Told(Segment):
         """It is worth more than others until so many blocks have been evicted."""
         self.tenant = ""
         self.session: str | None = None
+        self.shared = False
+        """Whether more than one conversation has had these blocks. Then others may come."""
 
     def inherit(self, whole: Self) -> None:
         super().inherit(whole)
         self.dead, self.expires = whole.dead, whole.expires
-        self.session, self.tenant = whole.session, whole.tenant
+        self.session, self.tenant, self.shared = whole.session, whole.tenant, whole.shared
         self.pinned_until, self.held_until = whole.pinned_until, whole.held_until
         if whole.keys:
             self.followers = {hash(whole.keys[0])}
@@ -119,6 +121,7 @@ class Hinted(Policy):
     - `pin_until`: blocks stay, as long as there are others that can leave.
     - quotas: a tenant that holds its share of the capacity makes room from its own blocks, oldest first.
 
+    What a conversation shares with others stays known for `MEMORY` capacities of blocks, also when it is evicted meanwhile.
     Until a request has hints it costs nothing and knows nothing; blocks from before that are as the policy says.
 
     Args:
@@ -130,6 +133,7 @@ class Hinted(Policy):
     name = "hinted"
     STEP = 0.1
     """Capacities to be evicted before one step of priority is used up."""
+    MEMORY = 4
     HELD = 0.5
     """Share of the capacity that priority and pins may hold back."""
 
@@ -154,6 +158,8 @@ class Hinted(Policy):
         self._expiries: list[tuple[float, int]] = []
         self._held: OrderedDict[int, None] = OrderedDict()
         self._sessions: dict[str, OrderedDict[int, None]] = {}
+        self._seen: OrderedDict[int, str] = OrderedDict()
+        """By a block's hash, resident or not: the conversation that stored it last."""
         self._tenants: dict[str, OrderedDict[int, None]] = {tenant: OrderedDict() for tenant in self._quotas}
         self._owned: dict[str, int] = dict.fromkeys(self._quotas, 0)
 
@@ -178,7 +184,12 @@ class Hinted(Policy):
             )
         if self._active:
             for run, before in runs(offer.keys, offer):
-                self._attach(run, before, request)
+                shared = self._see(run, request.session)
+                if shared:
+                    self._attach(run[:shared], before, request).shared = True
+                    before = run[shared - 1]
+                if run[shared:]:
+                    self._attach(run[shared:], before, request)
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         self.policy.commit(keys, request)
@@ -219,9 +230,23 @@ class Hinted(Policy):
 
     # Hearing.
 
-    def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> None:
+    def _see(self, run: Sequence[Key], session: str | None) -> int:
+        """How many blocks of a run, from its first on, another conversation is known to have had."""
+        if session is None:
+            return 0
+        hashes = list(map(hash, run))
+        shared = 0
+        for place, seen in enumerate(map(self._seen.get, hashes), 1):
+            if seen is not None and seen != session:
+                shared = place
+        self._seen.update(dict.fromkeys(hashes, session))
+        while len(self._seen) > self.MEMORY * self.capacity:
+            self._seen.popitem(last=False)
+        return shared
+
+    def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> _Told:
         parent = self._tree.of(before) if before is not None else None
-        if parent and parent.owner == (request.id,) and parent.keys[-1] == before and not parent.live:
+        if parent and parent.owner == (request.id,) and parent.keys[-1] == before and not parent.live and not parent.shared:
             self._tree.extend(parent, run)
             segment = parent
         else:
@@ -238,9 +263,11 @@ class Hinted(Policy):
             parent.live += 1
             if parent is not self._tree.root and len(parent.followers) < _Told.MANY:
                 parent.followers.add(hash(run[0]))
+                parent.shared = parent.shared or len(parent.followers) > 1
         if request.tenant in self._owned:
             self._owned[request.tenant] += len(run)
             self._tenants[request.tenant][segment.number] = None
+        return segment
 
     def _split(self, segment: _Told, at: int, request: Request) -> _Told:
         head = self._tree.split(segment, at)
@@ -258,12 +285,13 @@ class Hinted(Policy):
         for segment in reversed(path):
             segment.owner = None
             self._revive(segment)
-            alone = alone and len(segment.followers) <= (segment is not path[-1])
+            segment.shared = segment.shared or (segment.session or request.session) != (request.session or segment.session)
+            alone = alone and not segment.shared and len(segment.followers) <= (segment is not path[-1])
             self._mark(segment, request, alone)
         if request.last and request.session:
             for number in reversed(self._sessions.pop(request.session, OrderedDict())):
                 segment = self._tree.segments[number]
-                if not segment.followers and not segment.dead:
+                if not (segment.followers or segment.dead or segment.shared):
                     self._die(segment)
 
     def _mark(self, segment: _Told, request: Request, alone: bool) -> None:
