@@ -2,11 +2,13 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -58,6 +60,44 @@ def test_same_name_is_the_same_memory(opened: Open, name: str) -> None:
     assert [rank.shared for rank in ranks] == [True, False, False]
     ranks[2].view(3)[:5] = b"hello"
     assert bytes(ranks[0].view(3)[:5]) == bytes(ranks[1].view(3)[:5]) == b"hello"
+
+
+def test_memory_of_another_user_is_not_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can be first to bind an abstract name. Here this process's own user plays the stranger."""
+    stranger, victim = os.getuid(), os.getuid() + 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
+        squatter.bind(f"\0kvloft/{victim}/{name}")
+        squatter.listen()
+        trap = os.memfd_create("trap")
+        answers = threading.Thread(target=_offer, args=(squatter, trap))
+        answers.start()
+        monkeypatch.setattr(os, "getuid", lambda: victim)
+        with pytest.raises(ArenaError, match=f"user {stranger} holds this name"):
+            Arena(name, 2, SLOT, member="b", timeout=10)
+        answers.join()
+        os.close(trap)
+
+
+def _offer(listener: socket.socket, fd: int) -> None:
+    """Hand `fd` to whoever comes, whatever they say."""
+    os.ftruncate(fd, 2 * SLOT)
+    peer, _ = listener.accept()
+    with peer, suppress(OSError):
+        socket.send_fds(peer, [struct.pack("=QQ", 2, SLOT)], [fd])
+
+
+def test_another_user_is_given_nothing(opened: Open, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = opened(name, 2, SLOT, member="a")
+    owner = os.getuid()
+    address = f"\0kvloft/{owner}/{name}"
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+        visitor.connect(address)
+        with suppress(OSError):
+            visitor.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            assert socket.recv_fds(visitor, 16, 1)[:2] == (b"", [])
+    assert memory.shared
 
 
 def test_other_names_and_none_share_nothing(opened: Open, name: str) -> None:

@@ -28,6 +28,8 @@ _POPULATE_WRITE = 23
 _HELLO_SECONDS = 5.0
 """A peer that says nothing for so long holds up the others no longer."""
 _HEADER = struct.Struct("=QQ")
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user, group: the kernel's `struct ucred`."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,8 +51,8 @@ class Arena:
         timeout: seconds to wait for the process that makes the memory.
 
     Raises:
-        ArenaError: there is not enough memory, or the one with this name has other sizes, has this member already, or
-            cannot be reached.
+        ArenaError: there is not enough memory, or the one with this name has other sizes, has this member already,
+            belongs to another user, or cannot be reached.
     """
 
     def __init__(self, name: str | None, slots: int, slot_bytes: int, member: str = "", timeout: float = 60.0) -> None:
@@ -170,6 +172,11 @@ class Arena:
             peer.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 peer.connect(address)
+                if (owner := _user_of(peer)) != os.getuid():
+                    raise ArenaError(
+                        f"arena {name!r}: user {owner} holds this name, and memory of another user is not taken; "
+                        "give the engine another engine_id, or have that process ended"
+                    )
                 peer.sendall(member.encode())
                 peer.shutdown(socket.SHUT_WR)
                 header, fds, _, _ = socket.recv_fds(peer, _HEADER.size, 1)
@@ -232,8 +239,7 @@ class _Host:
             except OSError:
                 return
             with peer, suppress(OSError):
-                credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                if struct.unpack("3i", credentials)[1] != os.getuid():
+                if _user_of(peer) != os.getuid():
                     continue
                 peer.settimeout(_HELLO_SECONDS)
                 with peer.makefile("rb") as lines:
@@ -247,6 +253,13 @@ class _Host:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
+
+
+def _user_of(peer: socket.socket) -> int:
+    """The user whose process is at the other end, as the kernel knows it."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
+    return user
 
 
 def available_memory() -> int:
