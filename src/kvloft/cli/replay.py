@@ -21,6 +21,9 @@ def replay(
     seed: options.Seed = 0,
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
+    hints: Annotated[
+        str | None, typer.Option(help="What callers tell: session-end=0.5 tells half of the ends of conversations.")
+    ] = None,
     jobs: options.Jobs = None,
     json: options.Json = None,
     prefill_rate: Annotated[
@@ -53,6 +56,7 @@ def replay(
     """
     from kvloft.cli._progress import progress
     from kvloft.cli._results import print_ratios, print_timed, write_json
+    from kvloft.sim.hints import Told, parse_session_end
     from kvloft.sim.latency import Machine
     from kvloft.sim.replay import Capacity, survey, watched
     from kvloft.sim.sweep import BOUNDS, check_policies, sweep, sweep_timed
@@ -70,6 +74,8 @@ def replay(
         spread=60 * spread_minutes,
         shared_prefix=shared_prefix,
     )
+    if hints is not None:
+        opened = Told(opened, parse_session_end(hints), seed)
     check_policies(names, BOUNDS if prefill_rate is None else ())
     machine = None
     if prefill_rate is not None:

@@ -1,6 +1,6 @@
 """Hints that callers could have given: what a trace's future lets us tell of its conversations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from kvloft.errors import ConfigError
 from kvloft.request import Key
 from kvloft.traces.event import TraceRequest
+from kvloft.traces.trace import Trace
 
 
 def parse_session_end(text: str) -> float:
@@ -40,6 +41,23 @@ def tell_ends(requests: Iterable[TraceRequest], share: float = 1.0, seed: int = 
         msgspec.structs.replace(request, session=name, last=name in told and last[name] == place)
         for place, (request, name) in enumerate(zip(held, named, strict=True))
     ]
+
+
+class Told(Trace):
+    """Another trace, where a share of the conversations say when they end, see `tell_ends`."""
+
+    def __init__(self, trace: Trace, share: float, seed: int = 0) -> None:
+        super().__init__(trace.path)
+        self._trace = trace
+        self._share = share
+        self._seed = seed
+        self.block_tokens, self.size = trace.block_tokens, trace.size
+        self.assumptions = [*trace.assumptions, f"{share:.0%} of the conversations say when they end, drawn with seed {seed}"]
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        told = tell_ends(self._trace, self._share, self._seed)
+        self.position, self.skipped = self._trace.position, self._trace.skipped
+        return iter(told)
 
 
 def conversations(requests: Sequence[TraceRequest]) -> list[str]:
