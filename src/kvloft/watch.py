@@ -9,6 +9,21 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvloft.errors import KvloftError, MissingExtra
+from kvloft.metric_names import (
+    BLOCKS,
+    CAPACITY,
+    CASCADE,
+    EVICTED,
+    HITS,
+    OUTCOMES,
+    POLICY_BLOCKS,
+    REFUSED,
+    STORED,
+    TIER_MEDIUM,
+    TIER_OPEN,
+    TIER_SIZE,
+    TIER_TRANSFERS,
+)
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -19,16 +34,16 @@ Labels: TypeAlias = tuple[str, ...]
 
 # The label by which each metric is told apart; engines and models are summed up.
 _BY_LABEL = {
-    "vllm:kvloft_blocks": ("state",),
-    "vllm:kvloft_policy_blocks": ("list",),
-    "vllm:kvloft_evicted": ("list",),
-    "vllm:kvloft_refused_stores": ("reason",),
-    "vllm:kvloft_tier_transfers": ("tier", "what"),
-    "vllm:kvloft_tier_medium": ("tier", "what"),
-    "vllm:kvloft_tier_size": ("tier", "what"),
-    "vllm:kvloft_tier_open": ("tier", "course"),
-    "vllm:kvloft_cascade": ("what",),
-    "vllm:kvloft_cascade_outcomes": ("what",),
+    BLOCKS: ("state",),
+    POLICY_BLOCKS: ("list",),
+    EVICTED: ("list",),
+    REFUSED: ("reason",),
+    TIER_TRANSFERS: ("tier", "what"),
+    TIER_MEDIUM: ("tier", "what"),
+    TIER_SIZE: ("tier", "what"),
+    TIER_OPEN: ("tier", "course"),
+    CASCADE: ("what",),
+    OUTCOMES: ("what",),
 }
 
 
@@ -168,42 +183,42 @@ def compare(before: Reading, now: Reading) -> View:
 
     def tier(name: str) -> TierView:
         def what(*names: str) -> float:
-            return sum(grown("vllm:kvloft_tier_transfers", name, one) for one in names) / seconds
+            return sum(grown(TIER_TRANSFERS, name, one) for one in names) / seconds
 
         dropped = ("store_dropped", "dropped_backpressure", "dropped_gone", "dropped_open")
-        courses = now.all("vllm:kvloft_tier_open")
+        courses = now.all(TIER_OPEN)
         return TierView(
             name=name,
-            blocks=now.get("vllm:kvloft_tier_size", name, "blocks"),
-            bytes=now.get("vllm:kvloft_tier_size", name, "bytes"),
-            capacity_bytes=now.get("vllm:kvloft_tier_size", name, "capacity_bytes"),
+            blocks=now.get(TIER_SIZE, name, "blocks"),
+            bytes=now.get(TIER_SIZE, name, "bytes"),
+            capacity_bytes=now.get(TIER_SIZE, name, "capacity_bytes"),
             loaded=what("load_ok"),
             stored=what("store_ok"),
             missed=what("load_miss"),
             dropped=what(*dropped),
             failed=what("load_failed", "store_failed"),
-            corrupt=now.get("vllm:kvloft_tier_medium", name, "corrupt"),
+            corrupt=now.get(TIER_MEDIUM, name, "corrupt"),
             left_alone=tuple(course for (owner, course), open_ in courses.items() if owner == name and open_),
         )
 
     start = Reading(0.0, {})
     engine = ("vllm:prefix_cache_hits", "vllm:prefix_cache_queries")
     host = ("vllm:external_prefix_cache_hits", "vllm:external_prefix_cache_queries")
-    names = dict.fromkeys(labels[0] for labels in now.all("vllm:kvloft_tier_size"))
+    names = dict.fromkeys(labels[0] for labels in now.all(TIER_SIZE))
     return View(
         seconds=seconds,
         engine_hit_share=share(*engine, before),
         host_hit_share=share(*host, before),
         engine_hit_share_ever=share(*engine, start),
         host_hit_share_ever=share(*host, start),
-        hits=grown("vllm:kvloft_hits") / seconds,
-        stored=grown("vllm:kvloft_stored") / seconds,
-        evicted=rates("vllm:kvloft_evicted"),
-        refused=rates("vllm:kvloft_refused_stores"),
-        blocks=sizes("vllm:kvloft_blocks"),
-        capacity=now.get("vllm:kvloft_capacity_blocks"),
-        lists=sizes("vllm:kvloft_policy_blocks"),
+        hits=grown(HITS) / seconds,
+        stored=grown(STORED) / seconds,
+        evicted=rates(EVICTED),
+        refused=rates(REFUSED),
+        blocks=sizes(BLOCKS),
+        capacity=now.get(CAPACITY),
+        lists=sizes(POLICY_BLOCKS),
         moved={way: grown(f"vllm:kv_offload_{way}_bytes") / seconds for way in ("load", "store")},
-        waiting=now.get("vllm:kvloft_cascade", "waiting"),
+        waiting=now.get(CASCADE, "waiting"),
         tiers=tuple(tier(name) for name in names),
     )

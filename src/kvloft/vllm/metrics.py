@@ -12,22 +12,23 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import Offl
 from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata, OffloadingMetricMetadata
 from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
 
+from kvloft.metric_names import (
+    BLOCKS,
+    CAPACITY,
+    DECLINED,
+    EVICTED,
+    FAILED,
+    HITS,
+    IGNORED_HINTS,
+    LATE,
+    LOADED,
+    MISSES,
+    POLICY_BLOCKS,
+    REFUSED,
+    RESETS,
+    STORED,
+)
 from kvloft.telemetry import Counters, Stats
-
-HITS = "vllm:kvloft_hits"
-MISSES = "vllm:kvloft_misses"
-DECLINED = "vllm:kvloft_declined"
-LOADED = "vllm:kvloft_loaded"
-STORED = "vllm:kvloft_stored"
-FAILED = "vllm:kvloft_failed_stores"
-LATE = "vllm:kvloft_late_completions"
-IGNORED_HINTS = "vllm:kvloft_ignored_hints"
-REFUSED = "vllm:kvloft_refused_stores"
-EVICTED = "vllm:kvloft_evicted"
-BLOCKS = "vllm:kvloft_blocks"
-POLICY_BLOCKS = "vllm:kvloft_policy_blocks"
-CAPACITY = "vllm:kvloft_capacity_blocks"
-RESETS = "vllm:kvloft_resets"
 
 _COUNTERS = {
     HITS: "Blocks handed to a load, once per request and block.",

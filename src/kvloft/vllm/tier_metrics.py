@@ -5,16 +5,9 @@ from collections import Counter
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata, OffloadingMetricMetadata
 
+from kvloft.metric_names import CASCADE, OUTCOMES, PREFILL, TIER_MEDIUM, TIER_OPEN, TIER_SIZE, TIER_TRANSFERS
 from kvloft.transfer.breaker import BreakerState
 from kvloft.transfer.cascade import CascadeStats, LinkStats
-
-TIER_TRANSFERS = "vllm:kvloft_tier_transfers"
-TIER_MEDIUM = "vllm:kvloft_tier_medium"
-TIER_SIZE = "vllm:kvloft_tier_size"
-TIER_OPEN = "vllm:kvloft_tier_open"
-CASCADE = "vllm:kvloft_cascade"
-OUTCOMES = "vllm:kvloft_cascade_outcomes"
-PREFILL = "vllm:kvloft_prefill_tokens_per_second"
 
 _COUNTERS = {
     TIER_TRANSFERS: (
