@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Any
 
 from kvloft.errors import ConfigError
 from kvloft.request import Key
@@ -12,7 +12,6 @@ from kvloft.request import Key
 DIGEST_BYTES = 32
 """Length of a fingerprint and of a key digest. Cryptographic: two keys that share one are not to be found."""
 
-Scalar: TypeAlias = str | int | float | bool | None
 _FORMAT = 1
 """Part of every fingerprint: raise it when the canonical form changes, and old blocks are found no more."""
 

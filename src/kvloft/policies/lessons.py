@@ -29,10 +29,6 @@ class Lessons:
         self._learned = 0
         """The number of that lesson."""
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether a lesson about this block is in flight."""
-        return key in self._numbers
-
     def keys(self) -> Iterable[Key]:
         """Blocks about which a lesson is in flight."""
         return self._numbers.keys()

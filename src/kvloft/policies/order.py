@@ -75,9 +75,6 @@ class Ranking:
     def __len__(self) -> int:
         return len(self._entry)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._entry
-
     def rank(self, key: Key) -> int:
         """The rank given to a key that is placed."""
         return self._entry[key] // self._AGES

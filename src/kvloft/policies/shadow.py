@@ -44,11 +44,6 @@ class ShadowLRU:
                 self._blocks[name] = blocks
                 self._blocks.move_to_end(name, last=False)
 
-    def clear(self) -> None:
-        """Nothing is there."""
-        self._blocks.clear()
-        self._total = 0
-
     def forget(self, segment: int) -> None:
         """The segment will not be asked for again under this number."""
         self._total -= self._blocks.pop(segment, 0)

@@ -37,7 +37,6 @@ class _Asked(msgspec.Struct, rename={"input": "in", "output": "out"}):
     hash_ids: list[Count] | None = None
     model: str = ""
     requests: "list[_Asked] | None" = None
-    agent_id: str = ""
     tool_tokens: Count = 0
     system_tokens: Count = 0
 
