@@ -1,7 +1,7 @@
 """The contract of a policy: which block leaves.
 
 A policy orders blocks. It owns no bytes, no slots and no pins. The pool counts first and evicts second, so a policy needs
-no plan and no rollback; it has to keep these laws, which `kvloft.testing.PolicyLaws` proves for any policy:
+no plan and no rollback; it has to keep these laws, which `kvloft.testing.policies.PolicyLaws` proves for any policy:
 
 1. If n residents outside `keep` exist, `evict(n, keep, offer)` returns exactly n distinct ones, whatever list they sit in.
 2. One batch is one pass: evicting m blocks costs O(m + skipped); scans go on, they never restart.

@@ -78,7 +78,7 @@ class ChainTree(Generic[AnySegment]):
         return head
 
     def cut(self, segment: AnySegment, n: int) -> tuple[Key, ...]:
-        """Take the last n blocks off; what they are. `gone` must be told if none is left."""
+        """Take the last n blocks off; what they are. A segment that has none left must be removed."""
         at = len(segment.keys) - n
         tail = segment.keys[at:]
         segment.keys = segment.keys[:at]

@@ -27,7 +27,7 @@ class Routing(StrEnum):
     ROUND_ROBIN = "round-robin"
     """Each in turn."""
     STICKY = "sticky"
-    """By what the request begins with: its session if there is one, else its first block that not everybody shares."""
+    """By its session if it names one, else by its second block: the first may be a system prompt that all have in common."""
 
 
 class FleetResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,6 @@ def _router(routing: Routing, engines: int) -> Callable[[TraceRequest], int]:
         return lambda asked: next(turns) % engines
 
     def stick(asked: TraceRequest) -> int:
-        # The first block may be a system prompt that all have in common; the second tells conversations apart.
         mark = asked.session or asked.keys[min(1, len(asked.keys) - 1)]
         return xxhash.xxh3_64_intdigest(str(mark).encode()) % engines
 

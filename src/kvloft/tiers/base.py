@@ -1,6 +1,6 @@
 """The contract of a tier: a place below host memory where framed blocks rest.
 
-Duties of every tier, proved by `kvloft.testing.TierSuite`:
+Duties of every tier, proved by `kvloft.testing.tiers.TierSuite`:
 
 1. No call but `drain` and `close` blocks: none waits for I/O, a lock held during I/O, or another process.
 2. Every job that `submit_store` or `submit_load` took is answered exactly once by `poll`, with a status for each block, in

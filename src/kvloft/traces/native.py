@@ -1,4 +1,4 @@
-"""kvloft's own trace format: JSON lines, what `kvloft record` and `kvloft synth` write.
+"""kvloft's own trace format: JSON lines, what `kvloft.traces.record` and `kvloft synth` write.
 
 The first line is a `Header`. Every other line is a request:
 
