@@ -28,8 +28,15 @@ def parse_size(value: object) -> int:
     else:
         size = 0
     if size < 1:
-        raise ValueError(f'{value!r} is not a size; give a number of bytes or text such as "4GiB"')
+        raise ValueError(f'{shown(value)} is not a size; give a number of bytes or text such as "4GiB"')
     return size
+
+
+def shown(value: object) -> str:
+    """A wrong value as errors repeat it: text and numbers as they are, all else by its kind, for it may hold a secret."""
+    if isinstance(value, str | int | float) or not value:
+        return repr(value)
+    return f"what was given (a {type(value).__name__})"
 
 
 def format_size(size: int) -> str:

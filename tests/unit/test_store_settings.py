@@ -6,6 +6,7 @@ import pytest
 
 from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
+from kvloft.tiers import stores
 from kvloft.tiers.settings import read_tiers
 from kvloft.tiers.stores import type_of
 
@@ -37,6 +38,10 @@ def test_every_kind_is_made_from_its_settings(tmp_path: Any, monkeypatch: pytest
         ({"type": "redis", "url": "redis://h:1", "password": "hunter2"}, ["password", "env:NAME", "not the secret"]),
         ({"type": "redis", "url": "redis://h:1", "passwrod": "hunter2"}, ["passwrod", "did you mean password"]),
         ({"type": "redis", "url": "redis://h:1", "secret": {"hunter2": 1}}, ["secret", "env:NAME"]),
+        ({"type": "redis", "url": "redis://h:1", "name": {"x": "hunter2"}}, ["name: is not text"]),
+        ({"type": "redis", "url": "redis://h:1", "ttl": ["hunter2"]}, ["ttl", "seconds greater than 0"]),
+        ({"type": "redis", "url": "redis://h:1", "chunk": {"x": "hunter2"}}, ["chunk", "not a size"]),
+        ({"type": "disk", "path": {"x": "hunter2"}, "capacity": "1GiB"}, ["path: is not text"]),
         ({"tpye": "redis", "password": "hunter2"}, ["has no type", "redis, objects, mooncake"]),
         ({"type": "redis"}, ["url: missing"]),
         ({"type": "objects", "url": "s3://b", "options": ["hunter2"]}, ["options", "region"]),
@@ -64,6 +69,27 @@ def test_wrong_addresses_are_refused_when_the_tier_is_made(settings: Any, words:
     with pytest.raises(ConfigError) as refused:
         plan.open(4096, NAMESPACE)
     assert all(word in str(refused.value) for word in words) and "hunter2" not in str(refused.value)
+
+
+def test_a_list_that_is_none_is_not_repeated() -> None:
+    for given in ('[{"type": "redis", "password": "hunter2"}]', {"password": "hunter2"}):
+        with pytest.raises(ConfigError, match="is not a list of tiers") as refused:
+            read_tiers(given)
+        assert "hunter2" not in str(refused.value)
+
+
+def test_a_secret_that_is_not_there_is_named_by_its_setting(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore"), pytest.importorskip("cryptography")
+    monkeypatch.delenv("NOPE", raising=False)
+    for setting in ("secret", "tenant"):
+        (plan,) = read_tiers([{"type": "objects", "url": f"file://{tmp_path}", setting: "env:NOPE"}])
+        with pytest.raises(ConfigError, match=f"^{setting}: the environment variable NOPE is not set"):
+            plan.open(4096, NAMESPACE)
+    password = stores.REDIS["password"]("env:NOPE")
+    with pytest.raises(ConfigError, match=r"^password: the environment variable NOPE is not set"):
+        password.read()
+    with pytest.raises(ConfigError, match=r"^tiers\[0\]\.password: the 7 characters given are no reference"):
+        read_tiers([{"type": "redis", "url": "redis://h:1", "password": "hunter2"}])
 
 
 def test_tenants_have_names_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

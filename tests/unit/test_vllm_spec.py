@@ -85,9 +85,9 @@ def test_defaults_and_unrelated_keys() -> None:
         ({"store_threshold": -1}, ["store_threshold: -1", "at least 0"]),
         ({"store_threshold": True}, ["store_threshold: True"]),
         ({"max_tracker_size": 0}, ["max_tracker_size: 0", "at least 1"]),
-        ({"cpu_byte_to_use": 1}, ["cpu_byte_to_use: 1", "did you mean cpu_bytes_to_use?"]),
-        ({"evictionpolicy": "arc"}, ["evictionpolicy: 'arc'", "did you mean eviction_policy?"]),
-        ({"canonical_layout": True}, ["canonical_layout: True", "leave it out"]),
+        ({"cpu_byte_to_use": 1}, ["cpu_byte_to_use: unknown setting", "did you mean cpu_bytes_to_use?"]),
+        ({"evictionpolicy": "arc"}, ["evictionpolicy: unknown setting", "did you mean eviction_policy?"]),
+        ({"canonical_layout": True}, ["canonical_layout: is not possible", "leave it out"]),
         ({"secondary_tiers": [{"type": "fs"}]}, ["secondary_tiers", "name them in tiers"]),
     ],
 )
@@ -96,6 +96,26 @@ def test_what_is_wrong_is_said_with_field_value_and_remedy(settings: dict[str, A
     assert problem.startswith("kv_connector_extra_config: ")
     for word in words:
         assert word in problem
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"secondary_tiers": [{"type": "redis", "password": "hunter2"}]},
+        {"tier": [{"type": "redis", "password": "hunter2"}]},
+        {"tiers": '[{"type": "redis", "password": "hunter2"}]'},
+        {"tiers": {"type": "redis", "password": "hunter2"}},
+        {"tiers": [{"type": "redis", "url": {"password": "hunter2"}}]},
+        {"cascade": ["hunter2"]},
+        {"record": {"password": "hunter2"}},
+        {"eviction_policy": {"password": "hunter2"}},
+        {"transfer_threads": ["hunter2"]},
+        {"cpu_bytes_to_use": {"password": "hunter2"}},
+    ],
+)
+def test_what_may_hold_a_secret_is_not_repeated(settings: dict[str, Any]) -> None:
+    (problem,) = problems(**{"cpu_bytes_to_use": "1MiB", **settings})
+    assert "hunter2" not in problem and f"{next(iter(settings))}" in problem
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

@@ -5,12 +5,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from kvloft.config import nearest, parse_size
+from kvloft.config import nearest, parse_size, shown
 from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
 from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import stores
 from kvloft.tiers.base import Buffer, Tier
+from kvloft.tiers.values import read_count, read_flag, read_seconds, read_text
 
 Reader: TypeAlias = Callable[[object], Any]
 """A setting's value from what was written; `ValueError` says what would be right."""
@@ -65,7 +66,8 @@ def read_tiers(given: object, where: str = "tiers") -> list[TierPlan]:
         ConfigError: naming every setting that is wrong.
     """
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ConfigError(f"{where}: {given!r} is not a list of tiers; give one such as {_EXAMPLE}")
+        # What was given is not repeated, here and below: it may hold a secret.
+        raise ConfigError(f"{where}: a {type(given).__name__} is not a list of tiers; give one such as {_EXAMPLE}")
     plans: list[TierPlan] = []
     problems: list[str] = []
     for at, settings in enumerate(given):
@@ -93,7 +95,7 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
     settings = dict(given)
     kind_name = settings.pop("type")
     problems = [
-        f"{where}.{name}: {settings[name]!r} is not text; give it in quotes"
+        f"{where}.{name}: is not text; give it in quotes"
         for name in ("name", "namespace")
         if not isinstance(settings.get(name, ""), str)
     ]
@@ -115,7 +117,6 @@ def _read(given: Mapping[str, Any], kind: _Kind, where: str, problems: list[str]
         if name not in kind.readers:
             meant = nearest(name, kind.readers)
             hint = f"did you mean {meant}?" if meant else f"known are: {', '.join(kind.readers)}"
-            # What was given is not repeated: it may be a secret.
             problems.append(f"{where}.{name}: unknown setting; {hint}")
             continue
         try:
@@ -152,40 +153,16 @@ def after_reset(value: object) -> str:
     """
     if value in ("forget", "keep"):
         return str(value)
-    raise ValueError(f'{value!r} is neither "forget" nor "keep"')
+    raise ValueError(f'{shown(value)} is neither "forget" nor "keep"')
 
 
 # What the settings may be.
 
 
-def _path(value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError(f"{value!r} is not a path; give text")
-
-
-def _positive(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return value
-    raise ValueError(f"{value!r} is not a number greater than 0")
-
-
-def _count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ValueError(f"{value!r} is not an integer of at least 1")
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"{value!r} is neither true nor false")
-
-
 def _policy(value: object) -> str:
     if is_policy(value):
         return str(value)
-    raise ValueError(f"{value!r} is unknown; choose one of: {', '.join(policy_names())}")
+    raise ValueError(f"{shown(value)} is unknown; choose one of: {', '.join(policy_names())}")
 
 
 def _make_disk(block_bytes: int, namespace: Namespace, path: str, capacity: int, min_free: int = 0, **rest: Any) -> Tier:
@@ -197,15 +174,15 @@ def _make_disk(block_bytes: int, namespace: Namespace, path: str, capacity: int,
 _KINDS: dict[str, _Kind] = {
     "disk": _Kind(
         readers={
-            "path": _path,
+            "path": read_text,
             "capacity": parse_size,
             "min_free": parse_size,
             "policy": _policy,
-            "ttl": _positive,
-            "threads": _count,
-            "queue_blocks": _count,
-            "direct": _flag,
-            "sync": _flag,
+            "ttl": read_seconds,
+            "threads": read_count,
+            "queue_blocks": read_count,
+            "direct": read_flag,
+            "sync": read_flag,
         },
         required=("path", "capacity"),
         make=_make_disk,

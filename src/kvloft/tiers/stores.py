@@ -11,6 +11,7 @@ from kvloft.tiers.base import Buffer, Tier
 from kvloft.tiers.remote import Bounds
 from kvloft.tiers.sealed import Codec, Sealed
 from kvloft.tiers.secret import Secret
+from kvloft.tiers.values import read_count, read_flag, read_seconds, read_text
 
 _BOUNDS = {
     "connect_timeout": "connect",
@@ -28,35 +29,15 @@ _BOUNDS = {
 """What people write, and the field of `Bounds` that it is."""
 
 
-def _text(value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError("is not text; give it in quotes")
+def _secret(setting: str) -> Callable[[object], Secret]:
+    def read(value: object) -> Secret:
+        try:
+            return Secret(value if isinstance(value, str) else "", setting)
+        except ConfigError as error:
+            # Who reads settings puts the name of this one before it.
+            raise ValueError(str(error).removeprefix(f"{setting}: ")) from None
 
-
-def _seconds(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a number of seconds greater than 0")
-
-
-def _count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ValueError(f"{value!r} is not an integer of at least 1")
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"{value!r} is neither true nor false")
-
-
-def _secret(value: object) -> Secret:
-    try:
-        return Secret(value if isinstance(value, str) else "", "")
-    except ConfigError as error:
-        raise ValueError(str(error).removeprefix(": ")) from None
+    return read
 
 
 def _options(value: object) -> Mapping[str, str | bool]:
@@ -66,48 +47,48 @@ def _options(value: object) -> Mapping[str, str | bool]:
 
 
 _COMMON: dict[str, Callable[[object], Any]] = {
-    "prefix": _text,
-    "tenant": _secret,
-    "secret": _secret,
-    "compression": _count,
-    "connect_timeout": _seconds,
-    "lookup_timeout": _seconds,
-    "get_timeout": _seconds,
-    "put_timeout": _seconds,
+    "prefix": read_text,
+    "tenant": _secret("tenant"),
+    "secret": _secret("secret"),
+    "compression": read_count,
+    "connect_timeout": read_seconds,
+    "lookup_timeout": read_seconds,
+    "get_timeout": read_seconds,
+    "put_timeout": read_seconds,
     "slowest": parse_size,
-    "fresh": _seconds,
+    "fresh": read_seconds,
     "batch": parse_size,
-    "batch_blocks": _count,
+    "batch_blocks": read_count,
     "waiting": parse_size,
-    "readers": _count,
-    "writers": _count,
+    "readers": read_count,
+    "writers": read_count,
 }
 REDIS: dict[str, Callable[[object], Any]] = {
-    "url": _text,
-    "user": _text,
-    "password": _secret,
-    "cluster": _flag,
-    "ca": _text,
-    "cert": _text,
-    "key": _text,
-    "ttl": _seconds,
+    "url": read_text,
+    "user": read_text,
+    "password": _secret("password"),
+    "cluster": read_flag,
+    "ca": read_text,
+    "cert": read_text,
+    "key": read_text,
+    "ttl": read_seconds,
     "chunk": parse_size,
     **_COMMON,
 }
 OBJECTS: dict[str, Callable[[object], Any]] = {
-    "url": _text,
+    "url": read_text,
     "options": _options,
-    "profile": _text,
-    "allow_http": _flag,
-    "concurrency": _count,
+    "profile": read_text,
+    "allow_http": read_flag,
+    "concurrency": read_count,
     **_COMMON,
 }
 MOONCAKE: dict[str, Callable[[object], Any]] = {
-    "url": _text,
-    "metadata": _text,
-    "protocol": _text,
-    "devices": _text,
-    "hostname": _text,
+    "url": read_text,
+    "metadata": read_text,
+    "protocol": read_text,
+    "devices": read_text,
+    "hostname": read_text,
     "segment": parse_size,
     **_COMMON,
 }
@@ -155,9 +136,8 @@ def _common(given: dict[str, Any], bounds: Bounds, namespace: Namespace) -> tupl
     secret: Secret | None = given.pop("secret", None)
     compression: int | None = given.pop("compression", None)
     if tenant is not None:
-        namespace = replace(namespace, tenant=replace(tenant, setting="tenant").read().decode())
+        namespace = replace(namespace, tenant=tenant.read().decode())
     codec: Codec | None = None
     if secret is not None or compression is not None:
-        secret = None if secret is None else replace(secret, setting="secret")
         codec = Sealed(namespace, secret=secret, compression=compression)
     return namespace, {"bounds": replace(bounds, **changed), "codec": codec, "prefix": given.pop("prefix", "kvloft")}

@@ -11,7 +11,7 @@ from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, Offloa
 from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from kvloft.config import format_size, nearest, parse_size
+from kvloft.config import format_size, nearest, parse_size, shown
 from kvloft.errors import ConfigError
 from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import Tier
@@ -163,7 +163,7 @@ def _cascade(value: object) -> CascadeConfig:
         return value
     known = [field.name for field in fields(CascadeConfig)]
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} is not a mapping; known settings are: {', '.join(known)}")
+        raise ValueError(f"{shown(value)} is not a mapping; known settings are: {', '.join(known)}")
     unknown = [
         f"cascade.{name} is unknown" + (f"; did you mean {meant}?" if (meant := nearest(str(name), known)) else "")
         for name in value
@@ -178,9 +178,8 @@ def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
             return value
-        raise ValueError(
-            f"{value!r} is wrong; give an integer " + (f"of at least {least}" if most is None else f"from {least} to {most}")
-        )
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{shown(value)} is wrong; give an integer {bounds}")
 
     return read
 
@@ -188,7 +187,7 @@ def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
 def _file_name(value: object) -> str:
     if isinstance(value, str) and value.endswith((".jsonl", ".jsonl.zst")):
         return value
-    raise ValueError(f"{value!r} is not a file to record in; give a name that ends in .jsonl or .jsonl.zst")
+    raise ValueError(f"{shown(value)} is not a file to record in; give a name that ends in .jsonl or .jsonl.zst")
 
 
 _READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
@@ -241,10 +240,11 @@ def _model_problem(given: Mapping[str, Any]) -> list[str]:
 
 def _unknown(given: Mapping[str, Any]) -> list[str]:
     known = [*_READERS, *_FROM_VLLM]
-    problems = [f"{name}: {given[name]!r} is not possible: {why}" for name, why in _REFUSED.items() if given.get(name)]
+    # What was given is not repeated: it may hold a secret.
+    problems = [f"{name}: is not possible: {why}" for name, why in _REFUSED.items() if given.get(name)]
     for name in given:
         if name not in known and name not in _REFUSED and (meant := nearest(name, known)):
-            problems.append(f"{name}: {given[name]!r} is given to an unknown setting; did you mean {meant}?")
+            problems.append(f"{name}: unknown setting; did you mean {meant}?")
     return problems
 
 
@@ -254,7 +254,7 @@ def _policy_problem(given: Mapping[str, Any]) -> list[str]:
         return []
     meant = nearest(str(policy), policy_names())
     return [
-        f"eviction_policy: {policy!r} is unknown; "
+        f"eviction_policy: {shown(policy)} is unknown; "
         + (f"did you mean {meant!r}? " if meant else "")
         + f"Choose one of: {', '.join(policy_names())}"
     ]
