@@ -28,6 +28,10 @@ class TraceError(KvloftError, ValueError):
     """A trace cannot be read. The text gives file, line, field and reason."""
 
 
+class OutputError(KvloftError, OSError):
+    """A file of results cannot be written. The text names the file and the reason."""
+
+
 class TierError(KvloftError, OSError):
     """A tier cannot do what was asked of it at all (not a miss, not a failed frame: those are statuses)."""
 

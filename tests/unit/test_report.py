@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("altair", reason="charts need kvloft[report]")
 
+from kvloft.cli import main
 from kvloft.errors import ConfigError
 from kvloft.report import charts
 from kvloft.report.replay import replay_page, verdict
@@ -88,14 +87,27 @@ def test_other_endings_are_refused_before_the_work(tmp_path):
         charts.check_ending(tmp_path / "curves.gif")
 
 
-def test_replay_writes_report_plot_and_json(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["replay", "--policy", "lru,optimum", "--capacity", "2"], "Ages at reuse"),
+        (["replay", "--policy", "lru", "--capacity", "2", "--prefill-rate", "1000"], "TTFT 99 %"),
+        (["curve", "--policy", "lru,optimum", "--capacity", "2"], "of the unique ones"),
+        (["curve", "--policy", "lru", "--capacity", "10", "--sample", "0.5", "--samples", "2"], "standard error"),
+    ],
+)
+def test_commands_write_report_plot_and_json(tmp_path, command, said):
     trace = tmp_path / "trace.jsonl"
-    line = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [0, 1]}
-    trace.write_text("".join(json.dumps({**line, "timestamp": at}) + "\n" for at in (0, 1000)))
+    line = {"input_length": 1024, "output_length": 1}
+    lines = [{**line, "timestamp": 1000 * at, "hash_ids": [at % 8, 8 + at % 8]} for at in range(64)]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = {name: tmp_path / f"out.{name}" for name in ("html", "svg", "json")}
-    command = [sys.executable, "-m", "kvloft", "replay", str(trace), "--policy", "lru,optimum", "--capacity", "2"]
-    command += ["--html", str(files["html"]), "--plot", str(files["svg"]), "--json", str(files["json"])]
-    subprocess.run(command, check=True, capture_output=True)
-    assert json.loads(files["json"].read_text())[0]["hit_blocks"] == 2
-    assert "Hit ratio by size" in files["html"].read_text()
+    outputs = ["--html", str(files["html"]), "--plot", str(files["svg"]), "--json", str(files["json"])]
+    with pytest.raises(SystemExit) as end:
+        main([command[0], str(trace), *command[1:], "--jobs", "1", *outputs])
+    assert not end.value.code
+    assert json.loads(files["json"].read_text())[0]["policy"] == "lru"
+    page = files["html"].read_text()
+    assert "Hit ratio by size" in page and said in page
+    assert "<svg" in files["svg"].read_text()
     assert all(path.stat().st_mode & 0o077 for path in files.values()), "readable as the umask says"

@@ -1,10 +1,8 @@
 """Results as tables and as JSON."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -12,14 +10,7 @@ from kvloft.config import format_size
 from kvloft.sim.latency import TimedResult
 from kvloft.sim.replay import ReplayResult
 from kvloft.sim.sample import SampledResult
-from kvloft.traces.files import write_whole
 from kvloft.traces.trace import Trace
-
-
-def write_json(path: Path, results: object) -> None:
-    """The results as JSON, whole or not at all."""
-    with write_whole(path) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
 def print_estimates(trace: Trace, results: Sequence[SampledResult]) -> None:

@@ -1,9 +1,12 @@
 """Options that all commands on traces share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvloft.traces.trace import Trace as OpenTrace
 
 Trace = Annotated[Path, typer.Argument(help="The trace: a file, plain, .gz or .zst, or a folder of sessions.")]
 Format = Annotated[
@@ -21,3 +24,25 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as the
 Json = Annotated[Path | None, typer.Option(help="Write the results to this file.")]
 Html = Annotated[Path | None, typer.Option(help="Write a report to this file: one page with charts, for any browser.")]
 Plot = Annotated[Path | None, typer.Option(help="Write the curves to this file: .svg, .png or .pdf.")]
+
+
+def open_given(
+    trace: Path,
+    form: str | None,
+    skip_bad: bool,
+    block_tokens: int | None,
+    seed: int,
+    spread_minutes: float,
+    shared_prefix: bool,
+) -> "OpenTrace":
+    """The trace that these options describe.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    from kvloft.traces.formats import open_trace
+
+    spread = 60 * spread_minutes
+    return open_trace(
+        trace, form, skip_bad=skip_bad, block_tokens=block_tokens, seed=seed, spread=spread, shared_prefix=shared_prefix
+    )

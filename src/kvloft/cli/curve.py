@@ -1,10 +1,16 @@
 """`kvloft curve`: hit ratio by cache size."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvloft.cli import _trace_options as options
+
+if TYPE_CHECKING:
+    from kvloft.report.page import Page
+    from kvloft.sim.replay import ReplayResult
+    from kvloft.sim.sample import SampledResult
 
 
 def curve(
@@ -27,45 +33,45 @@ def curve(
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
     json: options.Json = None,
+    html: options.Html = None,
+    plot: options.Plot = None,
 ) -> None:
     """Hit ratio by cache size, for several policies.
 
     LRU takes one pass for all sizes and is exact; other policies are replayed at each size, on all cores. With --sample they
     are replayed on samples of the trace that keep chains whole, in caches smaller by as much.
     """
+    from kvloft.cli._outputs import Outputs, draw_curves
     from kvloft.cli._progress import progress
-    from kvloft.cli._results import print_estimates, print_ratios, write_json
+    from kvloft.cli._results import print_estimates, print_ratios
     from kvloft.sim.curve import curves
     from kvloft.sim.replay import Capacity, survey, watched
     from kvloft.sim.sample import estimate, find_trunk
     from kvloft.sim.sweep import check_policies
-    from kvloft.traces.formats import open_trace
 
+    outputs = Outputs(json, html, plot)
+    outputs.check()
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]
-    opened = open_trace(
-        trace,
-        form,
-        skip_bad=skip_bad,
-        block_tokens=block_tokens,
-        seed=seed,
-        spread=60 * spread_minutes,
-        shared_prefix=shared_prefix,
-    )
+    opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
     check_policies(names)
+    results: Sequence[ReplayResult | SampledResult]
     if sample is None:
         with progress("bytes read") as tell:
             counted = survey(watched(opened, tell))
         with progress("blocks") as tell:
-            results = curves(opened, names, sizes, jobs, tell, counted)
-        print_ratios(opened, results)
-        if json:
-            write_json(json, results)
-        return
-    with progress("bytes read") as tell:
-        found = find_trunk(watched(opened, tell))
-    with progress("blocks") as tell:
-        estimates = estimate(opened, names, sizes, sample, samples, seed, jobs, tell, found)
-    print_estimates(opened, estimates)
-    if json:
-        write_json(json, estimates)
+            results = exact = curves(opened, names, sizes, jobs, tell, counted)
+        print_ratios(opened, exact)
+    else:
+        with progress("bytes read") as tell:
+            counted, trunk = find_trunk(watched(opened, tell))
+        with progress("blocks") as tell:
+            results = estimates = estimate(opened, names, sizes, sample, samples, seed, jobs, tell, (counted, trunk))
+        print_estimates(opened, estimates)
+
+    def page() -> "Page":
+        from kvloft.report.replay import replay_page
+
+        return replay_page(opened.name, counted, results, notes=opened.assumptions)
+
+    outputs.write(results, lambda: draw_curves(results), page)

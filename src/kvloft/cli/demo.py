@@ -21,6 +21,7 @@ from rich.table import Table
 
 from kvloft.config import format_size, parse_size
 from kvloft.errors import ConfigError, KvloftError, MissingExtra
+from kvloft.files import check_outputs, write_whole
 from kvloft.policies import is_policy, policy_names
 from kvloft.telemetry import Stats
 from kvloft.testing.models import VOCABULARY, TinyModel
@@ -75,6 +76,7 @@ def demo(
     comes back from host memory. Then the engine is restarted, and the conversations go on from disk. Exit code 0: both
     gave the same tokens; 1: they did not.
     """
+    check_outputs(file)
     settings: dict[str, Any] = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
     try:
         set_environment(verbose)
@@ -89,7 +91,8 @@ def demo(
         if file is None:
             sys.stdout.write(text)
         else:
-            file.write_text(text)
+            with write_whole(file) as stream:
+                stream.write(text.encode())
     else:
         Console(highlight=False).print(_verdict(settings, without, with_kvloft, stats, identical))
     raise typer.Exit(0 if identical else 1)

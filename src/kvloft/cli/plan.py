@@ -11,6 +11,10 @@ from kvloft.config import parse_size
 from kvloft.errors import ConfigError, KvloftError
 
 if TYPE_CHECKING:
+    from kvloft.report.charts import Figure
+    from kvloft.report.page import Page
+    from kvloft.sim.advice import Advice
+    from kvloft.sim.planner import Load, Plan
     from kvloft.transfer.limits import Admission
 
 _ENGINE, _SIZES, _MONEY, _TRACE = "Engine", "Sizes", "Money", "Trace"
@@ -82,9 +86,9 @@ def plan(
     Sizes are replayed with time through the cache that serves, and priced. A range such as 0..512GiB is tried at 0, 512GiB
     and, halving, --steps sizes in all; give sizes themselves as 0,64GiB,100GiB. Exit code 1 says that nothing pays.
     """
+    from kvloft.cli._outputs import Outputs
     from kvloft.cli._plan_results import print_plan
     from kvloft.cli._progress import progress
-    from kvloft.cli._results import write_json
     from kvloft.geometry import KVGeometry, read_model_config
     from kvloft.policies import DEFAULT, policy_names
     from kvloft.sim.advice import Target, advise
@@ -95,17 +99,11 @@ def plan(
     from kvloft.sim.planner import Setup, measure, measure_load, price
     from kvloft.sim.sweep import check_policies
     from kvloft.sim.tier import TierModel, parse_rate
-    from kvloft.traces.formats import open_trace
     from kvloft.traces.spaced import Spaced
 
-    if html or plot:
-        from kvloft.report import charts
-        from kvloft.report.plan import plan_chart, plan_page
-
-        if plot:
-            charts.check_ending(plot)
-
     faults = _Faults()
+    outputs = Outputs(json, html, plot)
+    faults.read(outputs.check)
     names = policy_names() if policy == "all" else [name.strip() for name in policy.split(",")]
     names = [DEFAULT if name == "default" else name for name in names]
     geometry = faults.read(lambda: KVGeometry.from_config(model, kv_dtype, tp))
@@ -128,15 +126,7 @@ def plan(
     if mfu > 1:
         faults.add(f"mfu: {mfu:g} is more than all; give a share such as 0.5")
     opened = faults.read(
-        lambda: open_trace(
-            trace,
-            form,
-            skip_bad=skip_bad,
-            block_tokens=block_tokens,
-            seed=seed,
-            spread=60 * spread_minutes,
-            shared_prefix=shared_prefix,
-        )
+        lambda: options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
     )
     faults.check()
     assert geometry and chip and gpu_kv_bytes and hosts and disks and ways and costs and medium and opened and config
@@ -186,14 +176,22 @@ def plan(
     )
     advice = advise(found, setup, load, target)
     print_plan(opened, found, advice)
-    if json:
-        write_json(json, {"plan": found, "advice": advice, "setup": setup, "load": load, "target": target})
-    if html:
-        plan_page(opened.name, found, advice, load).write(html)
-    if plot:
-        charts.save(plan_chart(found), plot)
+    results = {"plan": found, "advice": advice, "setup": setup, "load": load, "target": target}
+    outputs.write(results, lambda: _chart(found), lambda: _page(opened.name, found, advice, load))
     if not found.pays:
         raise typer.Exit(1)
+
+
+def _chart(found: "Plan") -> "Figure":
+    from kvloft.report.plan import plan_chart
+
+    return plan_chart(found)
+
+
+def _page(name: str, found: "Plan", advice: "Advice", load: "Load") -> "Page":
+    from kvloft.report.plan import plan_page
+
+    return plan_page(name, found, advice, load)
 
 
 class _Faults:

@@ -1,10 +1,16 @@
 """`kvloft replay`: a trace through the pool that serves."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvloft.cli import _trace_options as options
+
+if TYPE_CHECKING:
+    from kvloft.report.page import Page
+    from kvloft.sim.latency import TimedResult
+    from kvloft.sim.replay import ReplayResult
 
 _TIMED = "Replay with time"
 
@@ -26,6 +32,8 @@ def replay(
     ] = None,
     jobs: options.Jobs = None,
     json: options.Json = None,
+    html: options.Html = None,
+    plot: options.Plot = None,
     prefill_rate: Annotated[
         float | None,
         typer.Option(help="Tokens a second in prefill: replay with time.", rich_help_panel=_TIMED),
@@ -54,26 +62,20 @@ def replay(
     Requests come one after another; with --prefill-rate they come at their times, on a GPU with its own prefix cache, host
     memory and tiers, and the answer tells times to first token and what was moved.
     """
+    from kvloft.cli._outputs import Outputs, draw_curves
     from kvloft.cli._progress import progress
-    from kvloft.cli._results import print_ratios, print_timed, write_json
+    from kvloft.cli._results import print_ratios, print_timed
     from kvloft.sim.hints import Told, parse_session_end
     from kvloft.sim.latency import Machine
     from kvloft.sim.replay import Capacity, survey, watched
     from kvloft.sim.sweep import BOUNDS, check_policies, sweep, sweep_timed
     from kvloft.sim.tier import parse_rate, parse_tier
-    from kvloft.traces.formats import open_trace
 
+    outputs = Outputs(json, html, plot)
+    outputs.check()
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]
-    opened = open_trace(
-        trace,
-        form,
-        skip_bad=skip_bad,
-        block_tokens=block_tokens,
-        seed=seed,
-        spread=60 * spread_minutes,
-        shared_prefix=shared_prefix,
-    )
+    opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
     if hints is not None:
         opened = Told(opened, parse_session_end(hints), seed)
     check_policies(names, BOUNDS if prefill_rate is None else ())
@@ -92,14 +94,23 @@ def replay(
         machine.check()
     with progress("bytes read") as tell:
         counted = survey(watched(opened, tell))
+    results: Sequence[ReplayResult | TimedResult]
     with progress("blocks") as tell:
         if machine:
-            timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell, counted)
+            results = timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell, counted)
         else:
-            results = sweep(opened, names, sizes, jobs, tell, counted)
+            results = untimed = sweep(opened, names, sizes, jobs, tell, counted)
     if machine:
         print_timed(opened, timed)
     else:
-        print_ratios(opened, results)
-    if json:
-        write_json(json, timed if machine else results)
+        print_ratios(opened, untimed)
+
+    def page() -> "Page":
+        from kvloft.report.replay import replay_page
+        from kvloft.report.study import study
+
+        real = [] if machine else [result for result in results if result.policy not in BOUNDS]
+        closer = study(opened, real[0].policy, sorted(r.capacity_blocks for r in real)[len(real) // 2]) if real else None
+        return replay_page(opened.name, counted, results, closer, opened.assumptions)
+
+    outputs.write(results, lambda: draw_curves(results), page)

@@ -22,8 +22,10 @@ def synth(
 ) -> None:
     """Write a trace of generated requests. Defaults are statistics of public traces, as far as those have them."""
     from kvloft.cli._progress import progress
+    from kvloft.files import check_outputs
     from kvloft.traces.synth import Workload, parse_mix, read_workload, synthesize, write_trace
 
+    check_outputs(out)
     if parameters:
         workload = read_workload(parameters)
     else:

@@ -1,28 +1,35 @@
 """Charts, as Altair objects: they go into the page, and into PNG, SVG or PDF files for papers."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kvloft.errors import ConfigError, MissingExtra
+from kvloft.files import write_whole
 from kvloft.report.study import Study
+from kvloft.sim.latency import TimedResult
 from kvloft.sim.replay import ReplayResult
+from kvloft.sim.sample import SampledResult
 from kvloft.sim.sweep import BOUNDS
 
 try:
     import altair as alt
+    import vl_convert  # noqa: F401  # Altair needs it to draw without a browser, and so does the page.
 except ImportError as error:
     raise MissingExtra("report", "drawing charts") from error
 
 WIDTH, HEIGHT = 620, 320
 Figure: TypeAlias = Any
 """An Altair chart. Altair's own methods say no more of what they return."""
+Result: TypeAlias = ReplayResult | SampledResult | TimedResult
+"""What one policy did at one size, or is estimated to do."""
 
 INK, HIT, REGRET, FIRST = "#1f2933", "#2a9d8f", "#e76f51", "#c9d1d9"
 _OUTCOMES = ("hit", "missed though once stored", "never asked for before")
 
 
-def curves(results: Sequence[ReplayResult], block_bytes: int | None = None) -> Figure:
+def curves(results: Sequence[Result], block_bytes: int | None = None) -> Figure:
     """Hit ratio against size, a line a policy, dashed for what knows the future. Click the legend to single one out.
 
     Args:
@@ -155,14 +162,14 @@ def save(chart: Figure, path: Path) -> None:
 
     Raises:
         ConfigError: the ending is none of these.
+        OutputError: it cannot be written.
     """
     check_ending(path)
-    draft = path.with_name(f".{path.stem}.draft{path.suffix}")
-    try:
-        chart.save(str(draft), scale_factor=2 if path.suffix == ".png" else 1)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    drawn: io.StringIO | io.BytesIO = io.StringIO() if path.suffix == ".svg" else io.BytesIO()
+    chart.save(drawn, format=path.suffix[1:], scale_factor=2 if path.suffix == ".png" else 1)
+    text = drawn.getvalue()
+    with write_whole(path) as stream:
+        stream.write(text.encode() if isinstance(text, str) else text)
 
 
 def _ages(rows: list[dict[str, Any]], study: Study, title: str, names: list[str], colours: list[str]) -> Figure:

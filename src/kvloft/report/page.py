@@ -9,7 +9,7 @@ from typing import Any
 
 from kvloft import __version__
 from kvloft.errors import MissingExtra
-from kvloft.traces.files import write_whole
+from kvloft.files import write_whole
 
 _STYLE = """
 :root { --ink: #1f2933; --dim: #616e7c; --line: #e4e7eb; --accent: #2a9d8f; }
@@ -73,7 +73,7 @@ class Page:
 
         Raises:
             MissingExtra: the charts need the "report" extra.
-            TraceError: the folder cannot be written to.
+            OutputError: the file cannot be written.
         """
         with write_whole(path) as stream:
             stream.write(self.render().encode())

@@ -3,27 +3,30 @@
 from collections.abc import Sequence
 
 from kvloft.report import charts
+from kvloft.report.charts import Result
 from kvloft.report.page import Page, Section
 from kvloft.report.study import Study
-from kvloft.sim.replay import ReplayResult, Survey
+from kvloft.sim.latency import TimedResult
+from kvloft.sim.replay import Survey
+from kvloft.sim.sample import SampledResult
 from kvloft.sim.sweep import BOUNDS
 
 
 def replay_page(
-    trace: str, counted: Survey, results: Sequence[ReplayResult], study: Study | None = None, notes: Sequence[str] = ()
+    trace: str, counted: Survey, results: Sequence[Result], study: Study | None = None, notes: Sequence[str] = ()
 ) -> Page:
     """A page about policies and sizes on one trace.
 
     Args:
         trace: its name.
         counted: what it holds.
-        results: of every policy at every size.
+        results: of every policy at every size, all of one kind.
         study: a closer look at one of them.
         notes: assumptions that the reader should know.
     """
     lead = (
         f"{counted.requests:,} requests, {counted.blocks:,} block accesses, {counted.unique:,} unique blocks. "
-        "A hit is a block of the leading run of a request's blocks that is resident and ready when the request comes."
+        f"{_meaning(results[0])}"
     )
     sections = [Section("Hit ratio by size", "Click a policy in the legend to single it out.", [charts.curves(results)])]
     sections.append(Section("The same in numbers", " ".join(notes), table=_table(results)))
@@ -32,7 +35,7 @@ def replay_page(
     return Page(f"Replay of {trace}", lead, verdict(results), sections)
 
 
-def verdict(results: Sequence[ReplayResult]) -> list[str]:
+def verdict(results: Sequence[Result]) -> list[str]:
     """What the results say, in sentences."""
     real = [result for result in results if result.policy not in BOUNDS]
     if not real:
@@ -78,25 +81,39 @@ def study_sections(study: Study) -> list[Section]:
     return [*sections, Section("Requests and sessions", "" if study.turns else "The trace knows no sessions.", shapes)]
 
 
-def _by_size(results: Sequence[ReplayResult]) -> dict[int, list[ReplayResult]]:
+def _by_size(results: Sequence[Result]) -> dict[int, list[Result]]:
     """Results by capacity, ascending."""
-    sizes: dict[int, list[ReplayResult]] = {}
+    sizes: dict[int, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.capacity_blocks):
         sizes.setdefault(result.capacity_blocks, []).append(result)
     return sizes
 
 
-def _table(results: Sequence[ReplayResult]) -> list[list[str]]:
-    heads = ["policy", "blocks", "of unique", "hit ratio", "stored", "evicted", "refused"]
-    return [heads] + [
-        [
-            result.policy,
-            f"{result.capacity_blocks:,}",
-            f"{result.capacity_fraction:.1%}",
-            f"{result.hit_ratio:.2%}",
-            f"{result.stored_blocks:,}",
-            f"{result.evicted_blocks:,}",
-            f"{result.refused_stores:,}",
-        ]
-        for result in results
-    ]
+def _meaning(result: Result) -> str:
+    """What a hit is in such results."""
+    if isinstance(result, TimedResult):
+        return "A hit is a block that was not computed, wherever it was: on the GPU, in host memory or below."
+    ready = "A hit is a block of the leading run of a request's blocks that is resident and ready when the request comes."
+    if isinstance(result, SampledResult):
+        return f"{ready} Estimated from {result.samples} samples of {result.rate:.3g} of the trace each."
+    return ready
+
+
+def _table(results: Sequence[Result]) -> list[list[str]]:
+    return [list(_figures(results[0])), *(list(_figures(result).values()) for result in results)]
+
+
+def _figures(result: Result) -> dict[str, str]:
+    figures = {
+        "policy": result.policy,
+        "blocks": f"{result.capacity_blocks:,}",
+        "of unique": f"{result.capacity_fraction:.1%}",
+        "hit ratio": f"{result.hit_ratio:.2%}",
+    }
+    if isinstance(result, SampledResult):
+        return {**figures, "standard error": f"{result.error:.2%}", "refused": f"{result.refused_stores:,}"}
+    if isinstance(result, TimedResult):
+        figures |= {f"TTFT {at} %": f"{result.ttft_percentiles[at]:.3g} s" for at in ("50", "99")}
+    else:
+        figures["stored"] = f"{result.stored_blocks:,}"
+    return {**figures, "evicted": f"{result.evicted_blocks:,}", "refused": f"{result.refused_stores:,}"}

@@ -1,11 +1,9 @@
-"""Trace files: plain, .gz or .zst, read as a stream; written whole or not at all."""
+"""Trace files: plain, .gz or .zst, read as a stream."""
 
 import gzip
 import io
-import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -96,39 +94,3 @@ class _ZstdFrames(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
-
-
-@contextmanager
-def write_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes its place at `path` when the block ends, and leaves nothing behind if it fails.
-
-    Names ending in .gz or .zst are compressed.
-
-    Raises:
-        TraceError: the folder cannot be written to.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        raw = draft.open("wb")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with raw, compressed(raw, path.name) as stream:
-            yield stream
-        draft.replace(path)
-    except BaseException:
-        draft.unlink()
-        raise
-
-
-@contextmanager
-def compressed(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """`raw`, compressed as the ending of `name` says; closing ends the compressed data, not `raw`."""
-    if name.endswith(".gz"):
-        with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as stream:
-            yield cast(BinaryIO, stream)
-    elif name.endswith(".zst"):
-        with zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as frames:
-            yield cast(BinaryIO, frames)
-    else:
-        yield raw

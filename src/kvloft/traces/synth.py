@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from kvloft.errors import ConfigError
+from kvloft.files import write_whole
 from kvloft.traces.event import TraceRequest
-from kvloft.traces.files import write_whole
 from kvloft.traces.native import Header, native_line
 
 
@@ -341,6 +341,9 @@ def write_trace(
 
     Returns:
         How many requests and block accesses there are.
+
+    Raises:
+        OutputError: the file cannot be written.
     """
     count = blocks = 0
     with write_whole(path) as stream:
