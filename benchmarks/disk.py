@@ -1,10 +1,12 @@
 """The disk tier side by side with fio, with vLLM's file tier and with other layouts, on one directory, as ratios.
 
-    python benchmarks/disk.py DIR [--rounds 5] [--amount 512MiB]      # bandwidth; fio and vLLM are left out if not installed
-    python benchmarks/disk.py DIR --start 1000000                     # how long it takes to find so many blocks at the start
+    python benchmarks/disk.py [DIR] [--rounds 5] [--amount 512MiB]    # bandwidth; fio and vLLM are left out if not installed
+    python benchmarks/disk.py [DIR] --start 1000000                   # how long it takes to find so many blocks at the start
+    python benchmarks/disk.py --short                                 # a little of both, in half a minute
 
-Contenders take turns, round after round, and what is reported is the median over the rounds of each one's ratio to fio in
-the same round: the machine's noise then hits all alike. All use O_DIRECT, the same block size and number of
+DIR is on the disk to measure; without one, it is the current directory's. Contenders take turns, round after round, and what
+is reported is the median over the rounds of each one's ratio to fio in the same round, or to the bare file where fio is not
+installed: the machine's noise then hits all alike. All use O_DIRECT, the same block size and number of
 blocks in flight.
 """
 
@@ -37,6 +39,8 @@ from kvloft.tiers.disk.segment import Segment, stride_of
 
 SPACE = Namespace(model="benchmark")
 PHASES = ("store", "load", "overwrite")
+CASES = ((2 << 20, 8, 1), (2 << 20, 16, 4), (256 << 10, 8, 1), (256 << 10, 32, 8))
+"""Bytes a block, blocks in flight, blocks a job."""
 Rates = dict[str, float]
 """Bytes a second by phase."""
 
@@ -183,13 +187,15 @@ def _in_threads(case: Case, step: Callable[[int], None]) -> float:
     return case.blocks * case.block / (time.perf_counter() - start)
 
 
-def compare(directory: Path, amount: int, rounds: int) -> None:
+def compare(directory: Path, amount: int, rounds: int, cases: Sequence[tuple[int, int, int]]) -> None:
     contenders: dict[str, Callable[[Path, Case], Rates]] = {
         "fio": by_fio, "kvloft": by_kvloft, "vLLM": by_vllm, "bare file": by_bare_file, "file per block": by_file_per_block,
     }  # fmt: skip
-    if not shutil.which("fio"):
-        raise SystemExit("fio is not installed; the ratios are to its rates")
-    for block, depth, job in ((2 << 20, 8, 1), (2 << 20, 16, 4), (256 << 10, 8, 1), (256 << 10, 32, 8)):
+    base = "fio" if shutil.which("fio") else "bare file"
+    if base != "fio":
+        print("fio is not installed: ratios are to the bare file")
+        del contenders["fio"]
+    for block, depth, job in cases:
         case = Case(block, depth, job, amount)
         seen: dict[str, list[Rates]] = {name: [] for name in contenders}
         for _ in range(rounds):
@@ -207,14 +213,14 @@ def compare(directory: Path, amount: int, rounds: int) -> None:
                 if phase not in rates[0]:
                     cells.append("-")
                     continue
-                ratio = statistics.median(r[phase] / f[phase] for r, f in zip(rates, seen["fio"], strict=True))
+                ratio = statistics.median(r[phase] / f[phase] for r, f in zip(rates, seen[base], strict=True))
                 cells.append(f"{statistics.median(r[phase] for r in rates) / 1e9:.2f} GB/s {ratio:5.0%}")
             print(f"{name:16}" + "".join(f"{cell:>24}" for cell in cells))
 
 
-def checksums(block: int = 256 << 10) -> None:
-    """GB/s of one core, over memory that no cache holds."""
-    buffers = make_buffers(block, (256 << 20) // block)
+def checksums(total: int, block: int = 256 << 10) -> None:
+    """GB/s of one core over `total` bytes; 256 MiB are more than caches hold."""
+    buffers = make_buffers(block, total // block)
     functions: dict[str, Callable[[memoryview], object]] = {"xxh3-64": xxhash.xxh3_64_intdigest, "zlib crc32": zlib.crc32}
     try:
         import google_crc32c
@@ -287,16 +293,21 @@ class Sparse(Files):
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("directory", type=Path)
+    arguments.add_argument("directory", nargs="?", type=Path, default=Path())
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--amount", type=parse_size, default=512 << 20)
+    arguments.add_argument("--short", action="store_true", help="one round of 32 MiB, two cases, a start with 10,000 blocks")
     arguments.add_argument("--start", type=int, metavar="BLOCKS", help="measure the start instead")
     given = arguments.parse_args()
     if given.start:
         start_up(given.directory, given.start)
+    elif given.short:
+        checksums(32 << 20)
+        compare(given.directory, 32 << 20, 1, CASES[::2])
+        start_up(given.directory, 10_000)
     else:
-        checksums()
-        compare(given.directory, given.amount, given.rounds)
+        checksums(256 << 20)
+        compare(given.directory, given.amount, given.rounds, CASES)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Speed of the simulation, as ratios to the simplest LRU one could write in Python, on the same trace and machine.
 
-    python benchmarks/sim.py [TRACE] [--policies lru,arc] [--large 100000000]
+    python benchmarks/sim.py [TRACE] [--policies lru,arc] [--large 100000000] [--short]
 
 Ratios above 1 are faster than that. CPU time is used, so that a busy machine does not spoil them.
 """
 
 import argparse
 import gc
+import itertools
 import resource
 import time
 from collections import OrderedDict
@@ -71,11 +72,14 @@ def large_trace(blocks):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("trace", nargs="?", type=Path)
-    parser.add_argument("--policies", default=",".join(policy_names()))
+    parser.add_argument("--policies", help="all if none are given")
     parser.add_argument("--large", type=int, default=0, help="block accesses of a generated trace for the LRU curve alone")
+    parser.add_argument("--short", action="store_true", help="300 requests, and LRU and ARC unless policies are given")
     options = parser.parse_args()
+    count = 300 if options.short else None
+    policies = options.policies.split(",") if options.policies else ["lru", "arc"] if options.short else policy_names()
     trace = open_trace(options.trace) if options.trace else list(synthesize(Workload(requests=3000, block_tokens=256)))
-    requests, reading = measure(lambda: list(trace))
+    requests, reading = measure(lambda: list(itertools.islice(trace, count)))
     whole = hold(requests)
     total, unique = len(whole.keys), len(np.unique(whole.keys))
     capacity = unique // 20
@@ -96,12 +100,12 @@ def main():
         return made
 
     tell("LRU curve, all sizes at once", measure(curve)[1])
-    if options.trace:
+    if options.trace and not options.short:
         tell("LRU curve with reading", measure(lambda: lru_curve(trace))[1])
     future, prepared = measure(lambda: Future(whole))
     tell("bound: next uses", prepared)
     tell("bound: one size", measure(lambda: optimum(future, capacity))[1])
-    for name in options.policies.split(","):
+    for name in policies:
 
         def replay(name=name):
             run = Replay(name, capacity)
