@@ -1,10 +1,13 @@
 """Shared stores named in settings: what is read, what is refused, and that no secret is repeated."""
 
+import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvloft.errors import ConfigError
+from kvloft.errors import ConfigError, MissingExtra
 from kvloft.keys import Namespace
 from kvloft.tiers import stores
 from kvloft.tiers.settings import read_tiers
@@ -90,6 +93,16 @@ def test_a_secret_that_is_not_there_is_named_by_its_setting(tmp_path: Any, monke
         password.read()
     with pytest.raises(ConfigError, match=r"^tiers\[0\]\.password: the 7 characters given are no reference"):
         read_tiers([{"type": "redis", "url": "redis://h:1", "password": "hunter2"}])
+
+
+def test_the_extra_named_for_aws_profiles_brings_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    (plan,) = read_tiers([{"type": "objects", "url": "s3://bucket", "profile": "mine"}])
+    with pytest.raises(MissingExtra) as refused:
+        plan.open(4096, NAMESPACE)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert any(need.startswith("boto3") for need in project["optional-dependencies"][refused.value.extra])
 
 
 def test_tenants_have_names_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
