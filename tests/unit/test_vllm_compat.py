@@ -9,7 +9,7 @@ from kvloft.errors import MissingExtra, UnsupportedVersion
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from kvloft.vllm.compat import SUPPORTED, parse_release
+from kvloft.vllm.versions import SUPPORTED, parse_release
 
 
 @pytest.mark.parametrize(

@@ -262,23 +262,31 @@ def _user_of(peer: socket.socket) -> int:
     return user
 
 
-def available_memory() -> int:
-    """Bytes that could be taken now: what the machine has, or less if the container's limit is nearer."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    return min([available, *(room for group in _cgroups() if (room := _room(group)) is not None)])
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that could be taken now: what the machine has, or less if the container's limit is nearer.
+
+    Args:
+        root: where /proc and /sys are; another folder only for tests.
+    """
+    return min([machine_memory(root), *(room for group in _cgroups(root) if (room := _room(group)) is not None)])
 
 
-def _cgroups() -> list[Path]:
-    """This process's memory groups, innermost first."""
-    root = Path("/sys/fs/cgroup")
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes that the machine could give now, whatever this process's container may take."""
+    fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _cgroups(root: Path) -> list[Path]:
+    """This process's memory groups, innermost first; none where the kernel has none."""
+    mount, listed = root / "sys/fs/cgroup", root / "proc/self/cgroup"
     groups = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in listed.read_text().splitlines() if listed.exists() else ():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            base = root
+            base = mount
         elif "memory" in controllers.split(","):
-            base = root / "memory"
+            base = mount / "memory"
         else:
             continue
         inner = base / path.lstrip("/")

@@ -2,41 +2,20 @@
 
 Raises:
     MissingExtra: vLLM is not installed.
-    UnsupportedVersion: it is another version than 0.32 or 0.33.
+    UnsupportedVersion: it is none of `kvloft.vllm.versions.SUPPORTED`.
 """
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from kvloft.errors import MissingExtra, UnsupportedVersion
+from kvloft.errors import MissingExtra
+from kvloft.vllm.versions import parse_release
 
 try:
     from vllm import __version__ as vllm_version
 except ImportError as error:
     raise MissingExtra("vllm", "kvloft.vllm") from error
-
-SUPPORTED = ((0, 32), (0, 33))
-"""Major and minor numbers of the vLLM releases that the tests run against."""
-
-
-def parse_release(version: str) -> tuple[int, int]:
-    """Major and minor number of a supported version of vLLM.
-
-    Raises:
-        UnsupportedVersion: it is none of `SUPPORTED`.
-    """
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.|$)", version)
-    release = (int(match[1]), int(match[2])) if match else None
-    if release not in SUPPORTED:
-        names = " and ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
-        raise UnsupportedVersion(
-            f"vLLM {version} is installed; this kvloft supports vLLM {names}. Install one of these, "
-            f"or a kvloft release that names yours: pip install 'vllm>=0.32,<0.34'"
-        )
-    return release
-
 
 RELEASE = parse_release(vllm_version)
 

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -99,22 +100,27 @@ def charged_bytes(status: os.stat_result) -> int:
 
 
 def takes_direct(files: Files, directory: str) -> bool:
-    """Whether the file system takes O_DIRECT: tried with one page in a file that has no name for long."""
-    if not DIRECT:
-        return False
+    """Whether the file system takes O_DIRECT: tried with one page in a file that is there for a moment.
+
+    Raises:
+        OSError: no file can be written there, with O_DIRECT or without.
+    """
     path = os.path.join(directory, f"probe.{os.urandom(8).hex()}.tmp")
     page = aligned(PAGE)
     try:
         fd = files.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | DIRECT)
-    except OSError:
-        return False
-    try:
-        return files.write(fd, [page], 0) == PAGE and files.read(fd, [page], 0) == PAGE
-    except OSError:
-        return False
+        try:
+            return files.write(fd, [page], 0) == PAGE == files.read(fd, [page], 0) and bool(DIRECT)
+        finally:
+            files.close(fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise
     finally:
-        files.close(fd)
-        files.unlink(path)
+        # Some file systems refuse O_DIRECT only after they have made the file.
+        with suppress(FileNotFoundError):
+            files.unlink(path)
 
 
 def aligned(length: int) -> memoryview:
