@@ -145,7 +145,7 @@ def read_model_config(config: Mapping[str, Any] | str | Path) -> Mapping[str, An
         try:
             config = json.loads(path.read_text())
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ConfigError(f"model config {path}: {error}; give a Hugging Face config.json or its folder") from error
+            raise ConfigError(f"model config: {path}: {error}; give a Hugging Face config.json or its folder") from error
     if not isinstance(config, Mapping):
         raise ConfigError(f"model config: a JSON object is needed, not {type(config).__name__}")
     inner = config.get("text_config")

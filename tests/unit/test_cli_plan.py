@@ -111,13 +111,20 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys):
     }
     assert run(str(tmp_path / "no.jsonl"), *(word for pair in arguments.items() for word in pair)) == 2
     said = capsys.readouterr().err
-    for words in ("model config", "gpu: 'H1000'", "gpu-kv: 'much'", "host: '8GiB..1GiB'", "disk: 'big'", "admission: 'all'"):
+    for words in (
+        "--model: /",
+        "--gpu: 'H1000'",
+        "--gpu-kv: 'much'",
+        "--host: '8GiB..1GiB'",
+        "--disk: 'big'",
+        "--admission: 'all'",
+    ):
         assert words in said
     for words in (
-        "disk-rates: 'fast'",
-        "mfu: 2",
-        "speed: 0",
-        "link: 'wide'",
+        "--disk-rates: 'fast'",
+        "--mfu: 2",
+        "--speed: 0",
+        "--link: 'wide'",
         "none.toml",
         "there is no such file or folder",
     ):
@@ -127,7 +134,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys):
 
 def test_more_than_the_gpu_has(trace, model, capsys):
     assert run(trace, "--model", model, "--gpu", "L4", "--gpu-kv", "40GiB") == 2
-    assert "gpu-kv: 40GiB is more than an L4 has" in capsys.readouterr().err
+    assert "--gpu-kv: 40GiB is more than an L4 has" in capsys.readouterr().err
 
 
 def test_a_trace_without_times(tmp_path, model, capsys):

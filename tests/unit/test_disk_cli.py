@@ -91,6 +91,11 @@ def test_unfit_files_are_named(place: Path, capsys: pytest.CaptureFixture[str]) 
         (["bench", "disk", "/nowhere/at/all"], "that can be written"),
         (["bench", "disk", ".", "--sizes", "much"], "--sizes"),
         (["bench", "disk", ".", "--depths", "0"], "--depths"),
+        (["bench", "disk", ".", "--amount", "1MiB,2MiB"], "--amount: '1MiB,2MiB' are several sizes; give one"),
+        (["bench", "disk", ".", "--prefill", "1000"], "--prefill: how fast a disk gives tokens depends on the model"),
+        (["bench", "disk", ".", "--set", "a=b"], "--set: a disk takes no settings"),
+        (["bench", "store", "redis://localhost:1", "--prefill", "-5"], "--prefill: -5 is not greater than 0; give"),
+        (["bench", "store", "redis://localhost:1", "--tp", "2"], "--tp: says nothing without a model; give --model too"),
     ],
 )
 def test_bad_input_is_answered_in_words(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

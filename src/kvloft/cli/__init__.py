@@ -5,23 +5,58 @@ as typer wants it, is what runs, and its docstring is the help. Only the module 
 command may need an optional dependency without the others noticing. `--help` imports them all: keep heavy imports inside
 the function.
 
-A `KvloftError` ends a command with its text on standard error and exit code 2.
+A `KvloftError` ends a command with its text on standard error and exit code 2. Settings that it names, which may be called
+otherwise inside, are then named as they were typed.
 """
 
 import importlib
 import pkgutil
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kvloft import __version__
-from kvloft.errors import KvloftError
+from kvloft.errors import ConfigError, KvloftError
+
+_SETTING = re.compile(r"([A-Za-z][\w -]*?)(?:: | (?='))")
+"""What a problem begins with: `gpu: ...`, or `policy 'x' ...`."""
+_OPTIONS = {
+    "model config": "model",
+    "KV dtype": "kv-dtype",
+    "prefill_tokens_per_second": "prefill-rate",
+    "decode_tokens_per_second": "decode-rate",
+    "link_bytes_per_second": "link",
+    "block_bytes": "bytes-per-token",
+    "sessions_a_second": "rate",
+}
+"""Options that are not called like the settings that they give."""
+
+
+def _as_typed(problem: str, options: Collection[str]) -> str:
+    """A problem that names a setting, naming the option that gives it, if one does."""
+    setting = _SETTING.match(problem)
+    if setting is None:
+        return problem
+    option = "--" + _OPTIONS.get(setting[1], setting[1]).replace("_", "-")
+    return f"{option}: {problem[setting.end() :]}" if option in options else problem
+
+
+class _Command(TyperCommand):
+    """A command whose errors name its options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            options = {option for parameter in self.params for option in parameter.opts}
+            raise ConfigError([_as_typed(problem, options) for problem in error.problems]) from error
 
 
 class _Commands(TyperGroup):
@@ -36,7 +71,7 @@ class _Commands(TyperGroup):
             return None
         name = cmd_name.replace("-", "_")
         app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        app.command(cmd_name)(getattr(importlib.import_module(f"{__name__}.{name}"), name))
+        app.command(cmd_name, cls=_Command)(getattr(importlib.import_module(f"{__name__}.{name}"), name))
         return get_command(app)
 
 

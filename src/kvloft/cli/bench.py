@@ -52,10 +52,14 @@ def bench(
     from rich.console import Console
 
     from kvloft.cli._progress import progress
+    from kvloft.errors import ConfigError
     from kvloft.geometry import KVGeometry
 
+    _check(medium, model, kv_dtype, tp, prefill, setting)
     block_sizes, flights = _sizes(sizes, "--sizes"), _counts(depths)
-    (total,) = _sizes(amount, "--amount")
+    (total, *more) = _sizes(amount, "--amount")
+    if more:
+        raise ConfigError(f"--amount: {amount!r} are several sizes; give one, such as 256MiB")
     bytes_per_token = KVGeometry.from_config(model, kv_dtype, tp).bytes_per_token() if model else None
     if medium is Medium.store:
         from kvloft.cli._bench_store import add_break_even, measure_store, print_store, read_settings
@@ -97,6 +101,26 @@ def bench(
         typer.echo(dumps(result, indent=2))
     else:
         _print(Console(highlight=False), result)
+
+
+def _check(
+    medium: Medium, model: str | None, kv_dtype: str, tp: int, prefill: float | None, setting: list[str] | None
+) -> None:
+    """Refuse options that make no sense or would change nothing."""
+    from kvloft.errors import ConfigError
+
+    problems = []
+    if prefill is not None and not prefill > 0:
+        problems.append(f"--prefill: {prefill:g} is not greater than 0; give tokens a second, such as 12000")
+    if prefill is not None and medium is Medium.disk and not model:
+        problems.append("--prefill: how fast a disk gives tokens depends on the model; give --model too")
+    if setting and medium is Medium.disk:
+        problems.append("--set: a disk takes no settings; leave it out")
+    if not model:
+        given = [name for name, value, usual in (("--kv-dtype", kv_dtype, "auto"), ("--tp", tp, 1)) if value != usual]
+        problems += [f"{name}: says nothing without a model; give --model too" for name in given]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _sizes(text: str, option: str) -> list[int]:

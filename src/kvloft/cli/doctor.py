@@ -1,7 +1,6 @@
 """`kvloft doctor`: what will go wrong on this machine."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -46,7 +45,8 @@ def doctor(
             name = found.harm.name.lower()
             table.add_row(f"[{_STYLE[found.harm]}]{name}[/]", found.check, found.found, found.fix)
         Console().print(table)
-    sys.exit(any(found.harm is Harm.BROKEN for found in findings))
+    if any(found.harm is Harm.BROKEN for found in findings):
+        raise typer.Exit(1)
 
 
 def _size(name: str, text: str, problems: list[str]) -> int | None:

@@ -216,7 +216,7 @@ class _Faults:
     def above_zero(self, **numbers: float | None) -> None:
         for name, value in numbers.items():
             if value is not None and not value > 0:
-                self.add(f"{name.replace('_', '-')}: {value:g} is not greater than 0")
+                self.add(f"{name.replace('_', '-')}: {value:g} is not greater than 0; give a number that is")
 
     def check(self) -> None:
         """Raises:
@@ -267,7 +267,7 @@ def _medium(rates: str, latency: float) -> tuple[float, float]:
     from kvloft.sim.tier import parse_rate
 
     read, _, written = rates.partition(":")
-    problems: list[str] = [] if latency >= 0 else [f"disk-latency: {latency:g} is negative"]
+    problems: list[str] = [] if latency >= 0 else [f"disk-latency: {latency:g} is negative; give seconds, such as 0.0001"]
     found: list[float] = []
     for part in (read, written or read):
         try:

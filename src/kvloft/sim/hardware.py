@@ -60,5 +60,5 @@ def find_gpu(name: str) -> Gpu:
         if known.lower() == name.lower():
             return gpu
     meant = nearest(name, GPUS)
-    hint = f"did you mean {meant}?" if meant else f"choose one of: {', '.join(GPUS)}"
+    hint = f"did you mean {meant}?" if meant else f"choose one of: {', '.join(GPUS)}."
     raise ConfigError(f"gpu: {name!r} is unknown; {hint} For another, give the nearest and --prefill-rate as measured")
