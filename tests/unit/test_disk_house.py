@@ -17,6 +17,7 @@ from kvloft.keys import Namespace, digest_key
 from kvloft.policies import BUILTIN, LRU, Offer
 from kvloft.tiers import Presence, Status
 from kvloft.tiers.disk import DiskTier, Files
+from kvloft.tiers.disk.troubles import PAUSE, Troubles
 
 BLOCK = 8192
 SPACE = Namespace(model="house")
@@ -356,6 +357,67 @@ def test_a_file_that_cannot_be_removed_stops_nothing(tmp_path: Path, disk: Calla
         assert set(one.store(names(4, f"round {n}"))) == {OK}
         assert RawDisk(tmp_path / "disk").charged() <= 2 << 20
     assert one.load(names(4, "round 59")) == [OK] * 4
+
+
+# What the log is told.
+
+
+def test_trouble_of_a_kind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter([0.0, 1.0, PAUSE - 1, PAUSE - 1, PAUSE])
+    troubles = Troubles("/place", lambda: next(times))
+    for kind in ("reading", "reading", "reading", "writing", "reading"):
+        troubles.tell(kind, "bad sector")
+    assert [record.getMessage() for record in caplog.records] == [
+        "disk tier /place: reading: bad sector",
+        "disk tier /place: writing: bad sector",
+        "disk tier /place: reading: bad sector (2 more since the last of these)",
+    ]
+
+
+def test_a_medium_that_fails_is_told_by_kind(
+    tmp_path: Path, disk: Callable[..., Disk], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = BrittleFiles()
+    one = disk(files=files)
+    assert one.store(names(2)) == [OK] * 2 and not caplog.records
+    files.set("read")
+    assert one.load(names(2)) == [FAILED] * 2
+    files.set("write")
+    assert one.store(names(4, "more")) == [FAILED] * 4
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"disk tier {tmp_path}/disk: {what} a block: [Errno 5] Input/output error" for what in ("reading", "writing")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ({"allocate": errno.ENOSPC}, "No space left"),
+        ({"unlink": errno.EPERM}, "deleting: "),
+        ({"open": errno.EROFS}, "none is stored"),
+    ],
+)
+def test_a_file_system_that_refuses_is_told(
+    disk: Callable[..., Disk], caplog: pytest.LogCaptureFixture, refusal: dict[str, int], words: str
+) -> None:
+    old = disk(1 << 20, OTHER)
+    old.store(names(4))
+    old.tier.close()
+    disk().tier.close()
+    one = disk(1 << 18, files=Grudging(**refusal))
+    one.store(names(20))
+    assert sum(words in record.getMessage() for record in caplog.records) == 1
+
+
+def test_housekeeping_that_fails_is_told(
+    disk: Callable[..., Disk], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = disk()
+    monkeypatch.setattr(type(one.tier._catalog), "expired", lambda *_: 1 / 0)
+    one.until(lambda: one.count("upkeep_failed") > 2)
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.endswith("upkeep, expire: division by zero")
 
 
 # Bounds.

@@ -11,6 +11,7 @@ from kvloft.tiers.disk import locks
 from kvloft.tiers.disk.files import Files, charged_bytes, write_all
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.segment import DATA, DRAFT, INDEX, Segment, segment_bytes, stride_of
+from kvloft.tiers.disk.troubles import Troubles
 
 HOME = re.compile(r"[0-9a-f]{32}")
 OURS = re.compile(rf"[0-9a-f]{{16}}({re.escape(DATA)}|{re.escape(INDEX)}|{re.escape(DRAFT)})")
@@ -65,6 +66,7 @@ class Space:
         self.slots = slots_per_segment(capacity_bytes, block_bytes)
         self.direct = False
         self.lock_file: LockFile | None = None
+        self.troubles = Troubles(root)
         self._description = description
         self._count = count
         self._mutex = threading.Lock()
@@ -157,8 +159,9 @@ class Space:
         """Delete an owned segment; False, and counted, if the file system refuses."""
         try:
             segment.destroy()
-        except OSError:
+        except OSError as error:
             self._count("unremovable")
+            self.troubles.tell("deleting", error)
             self._stuck.update(os.path.join(segment.directory, segment.name + suffix) for suffix in (INDEX, DATA))
             return False
         return True
@@ -174,8 +177,9 @@ class Space:
             self.files.unlink(path)
         except FileNotFoundError:
             return True
-        except OSError:
+        except OSError as error:
             self._count("unremovable")
+            self.troubles.tell("deleting", error)
             self._stuck.add(path)
             return False
         return True

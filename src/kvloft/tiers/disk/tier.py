@@ -164,6 +164,7 @@ class DiskTier(Tier):
             if self._space.lock_file is not None:
                 self._space.lock_file.close()
                 self._space.lock_file = None
+            self._space.troubles.tell("cannot be written, so blocks are loaded and none is stored", error)
             return False
         return True
 

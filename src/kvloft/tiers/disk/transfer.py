@@ -173,6 +173,7 @@ class Transfer:
         with self._lock:
             self._catalog.abandon(batch.digests[at])
             self._settle(batch, at, Status.FAILED, "failed", f"writing a block: {error}")
+        self._space.troubles.tell("writing a block", error)
         self._let_go(batch, [at])
 
     def _let_go(self, batch: Batch, indices: Sequence[int]) -> None:
@@ -253,6 +254,8 @@ class Transfer:
             self._counters[f"corrupt_{defect}" if damaged else "raced"] += 1
             self._catalog.unpin(place, segment)
             self._settle(batch, at, Status.MISS, "missed")
+        if damaged:
+            self._space.troubles.tell("a damaged block was found and dropped", f"{defect}, in {segment.name}")
         self.finish_removal([gone] if gone else [])
 
     def _fail_read(self, batch: Batch, segment: Segment, at: int, place: int, error: OSError) -> None:
@@ -260,6 +263,7 @@ class Transfer:
             gone = self._catalog.drop(batch.digests[at], place)
             self._catalog.unpin(place, segment)
             self._settle(batch, at, Status.FAILED, "failed", f"reading a block: {error}")
+        self._space.troubles.tell("reading a block", error)
         self.finish_removal([gone] if gone else [], broken=True)
 
     # Removing.
@@ -282,8 +286,8 @@ class Transfer:
             if not owned and segment is not None:
                 try:
                     segment.condemn(place & _SLOT, digest)
-                except OSError:
-                    self._count("index_failed")
+                except OSError as error:
+                    self._fail_index(error)
         mine = [place for _, place, owned in gone if owned]
         self._clear(mine, broken=broken)
         with self._lock:
@@ -302,8 +306,12 @@ class Transfer:
             try:
                 if segment is not None:
                     segment.write_records(slot, b"".join(records), tell=tell)
-            except OSError:
-                self._count("index_failed")
+            except OSError as error:
+                self._fail_index(error)
+
+    def _fail_index(self, error: OSError) -> None:
+        self._count("index_failed")
+        self._space.troubles.tell("writing an index", error)
 
     # Steps.
 
@@ -335,6 +343,7 @@ class Transfer:
             with self._lock:
                 for at in indices:
                     self._settle(batch, at, Status.FAILED, "failed", repr(error))
+            self._space.troubles.tell(batch.kind.name.lower(), repr(error))
         with self._lock:
             done = [job for job in batch.jobs if not job.left and not job.answered]
             try:

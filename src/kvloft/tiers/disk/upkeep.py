@@ -43,8 +43,6 @@ class Upkeep:
         self._tick, self._read_only = tick, read_only
         self._files = space.files
         self.transfer: Transfer | None = None
-        self.last_error: str | None = None
-        """What failed last in the background, in words."""
         self._refreshing = threading.Lock()
         """Who learns what others did holds it, so that nobody takes older news for newer."""
         self._made: set[str] = set()
@@ -89,14 +87,14 @@ class Upkeep:
         self._guard(self._learn_heat, self._write_heat)
 
     def _guard(self, *steps: Callable[[], None]) -> None:
-        """Do steps; one that fails is counted and tried again in the next round, and stops no other."""
+        """Do steps; one that fails is counted, told, and tried again in the next round, and stops no other."""
         for step in steps:
             try:
                 step()
             except Exception as error:
                 with self._lock:
                     self._counters["upkeep_failed"] += 1
-                    self.last_error = f"{step.__name__.strip('_')}: {error}"
+                self._space.troubles.tell(f"upkeep, {step.__name__.strip('_').replace('_', ' ')}", error)
 
     # Finding segments.
 
@@ -147,12 +145,14 @@ class Upkeep:
             )
         except FileNotFoundError:
             return None
-        except Unfit:
+        except Unfit as error:
+            space.troubles.tell("a segment is of no use and goes", f"{name}: {error}")
             self._put_away(name)
             return None
-        except OSError:
+        except OSError as error:
             self._bad.add(name)
             self._count("unreadable")
+            space.troubles.tell("a segment cannot be read", f"{name}: {error}")
             return None
         return segment
 
@@ -286,7 +286,7 @@ class Upkeep:
             return self._space.make(name)
         except OSError as error:
             self._count("no_space")
-            self.last_error = f"growing: {error}"
+            self._space.troubles.tell("no more space, though within bounds", error)
             return None
 
     def _shrink(self) -> None:
