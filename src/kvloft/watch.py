@@ -1,5 +1,6 @@
 """Reading what a running vLLM says of its caches at `/metrics`, and what has changed between two readings."""
 
+import http.client
 import time
 import urllib.error
 import urllib.request
@@ -107,7 +108,7 @@ def read(url: str, timeout: float = 5.0, clock: Callable[[], float] = time.monot
             return parse(answer.read().decode(), clock())
     except urllib.error.HTTPError as error:
         raise Unreachable(f"{address}: answers {error.code} {error.reason}; give the address of a vLLM server") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(f"{address}: {reason}; is vLLM running there, with metrics on?") from error
 

@@ -73,3 +73,8 @@ def test_figures_of_the_conversation_trace(tmp_path, shared):
     assert [round(100 * result["hit_ratio"], 1) for result in results] == [5.2, 34.5]
     assert [result["capacity_blocks"] for result in results] == [1827, 36558]
     assert [result["capacity_fraction"] for result in results] == [0.01, 0.2]
+
+
+def test_more_blocks_than_any_machine_holds_are_no_size():
+    with pytest.raises(ConfigError, match="99999999999999999999"):
+        Capacity.parse("99999999999999999999")

@@ -51,6 +51,10 @@ def watched(trace: Trace, tell: Callable[[int, int], None]) -> Iterator[TraceReq
     tell(trace.size, trace.size)
 
 
+MOST_BLOCKS = 1 << 40
+"""More than any machine holds."""
+
+
 class Capacity(msgspec.Struct, frozen=True):
     """A size of cache: blocks, or a share of the trace's unique blocks, rounded down."""
 
@@ -71,7 +75,7 @@ class Capacity(msgspec.Struct, frozen=True):
             value = Fraction(0)
         if text.strip().endswith("%") and value > 0:
             return cls(share=value / 100)
-        if value > 0 and value.denominator == 1:
+        if 0 < value <= MOST_BLOCKS and value.denominator == 1:
             return cls(blocks=int(value))
         raise ConfigError(f"capacity: {text!r} is neither a share of the unique blocks, such as 5%, nor a number of blocks")
 
