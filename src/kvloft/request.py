@@ -16,7 +16,8 @@ class Request:
 
     Args:
         id: identity of the request, unique among those in flight.
-        tenant: whose request it is; blocks are never shared between tenants unless configured to.
+        tenant: whose request it is, for quotas and traces. It separates no blocks: keys do (vLLM's `cache_salt` is part of
+            them), and in tiers the namespace.
         session: the conversation it belongs to, if known.
         last: the conversation is over after this request: its blocks are dead weight.
         ttl: the blocks are of no use this long after the request ends.

@@ -60,7 +60,9 @@ class BlockPool:
 
     It moves no bytes. A store is `prepare_store`, the copy, `complete_store`; a load is `prepare_load`, the copy,
     `complete_load`; `finish` ends a request. A store is all or nothing and is refused only if the blocks that may leave
-    are too few: those neither written, nor read, nor offered in the same call, nor part of the same request's chain.
+    are too few: those neither written, nor read, nor offered in the same call, nor part of the same request's chain. A
+    policy or an admission rule may find the end of an offer not worth its room; then the head alone is stored, and the rest
+    is counted as declined. LRU, ARC and the other classics never do.
     Completions may come late, twice, in any order and after `reset`. One thread at a time.
 
     Args:
@@ -284,7 +286,7 @@ class BlockPool:
         n = min(n, self.room - len(self._free))
         if n <= 0:
             return []
-        offer = Offer([object() for _ in range(n)], Request("withdraw"))
+        offer = Offer([object() for _ in range(n)], Request(object()))
         victims = self._choose(n, {*self._pins, *self._writing}, offer)
         slots = list(map(self._slots.pop, victims))
         self._away.update(slots)
