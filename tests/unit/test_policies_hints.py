@@ -163,5 +163,5 @@ def test_ends_told_in_the_simulator() -> None:
     assert not any(request.last for request in tell_ends(requests, 0.0))
     assert parse_session_end("session-end=0.5") == 0.5
     for wrong in ("session-end", "session-end=2", "ends=1", "session-end=x"):
-        with pytest.raises(ConfigError, match="session-end=0.5"):
+        with pytest.raises(ConfigError, match=r"session-end=0\.5"):
             parse_session_end(wrong)

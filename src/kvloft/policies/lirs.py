@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence, Set
 
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.order import Queue, oldest
+from kvloft.policies.order import Queue, oldest, trim
 from kvloft.request import Key, Request
 
 
@@ -81,8 +81,7 @@ class LIRS(Policy):
             self._lir.remove(key)
             del self._stack[key]
         spare = {*offer.keys, *self._back}
-        for key in oldest(self._ghosts, len(self._ghosts) - self.GHOSTS * self.capacity, spare):
-            del self._ghosts[key]
+        for key in trim(self._ghosts, self.GHOSTS * self.capacity, spare):
             del self._stack[key]
         self._prune(spare)
         self.evictions["hir"] += len(victims)

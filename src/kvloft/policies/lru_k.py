@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence, Set
 
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.order import Ranking, oldest
+from kvloft.policies.order import Ranking, trim
 from kvloft.request import Key, Request
 
 
@@ -48,9 +48,7 @@ class LRU2(Policy):
         victims = self._order.take(n, keep)
         for key in victims:
             self._ghosts[key] = self._last.pop(key)
-        offered = {*offer.keys}
-        for key in oldest(self._ghosts, len(self._ghosts) - self.HISTORY * self.capacity, offered):
-            del self._ghosts[key]
+        trim(self._ghosts, self.HISTORY * self.capacity, {*offer.keys})
         self.evictions["lru-2"] += n
         return victims
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse, islice
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kvloft.request import Key
 
@@ -16,6 +16,18 @@ Queue: TypeAlias = OrderedDict[Key, None]
 def oldest(queue: Iterable[Key], n: int, keep: Set[Key]) -> list[Key]:
     """The first n keys of a queue that are not in `keep`, or as many as there are."""
     return list(islice(filterfalse(keep.__contains__, queue), max(0, n)))
+
+
+def trim(ghosts: "OrderedDict[Key, Any]", limit: int, returning: Set[Key]) -> list[Key]:
+    """Forget the oldest ghosts, so that `limit` are left beside those that are on their way back; which were forgotten."""
+    surplus = len(ghosts) - limit
+    if surplus <= 0:
+        return []
+    surplus -= sum(map(ghosts.__contains__, returning))
+    dropped = oldest(ghosts, surplus, returning)
+    for key in dropped:
+        del ghosts[key]
+    return dropped
 
 
 class Sweep:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence, Set
 
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.order import Queue, Sweep, oldest
+from kvloft.policies.order import Queue, Sweep, trim
 from kvloft.request import Key, Request
 
 
@@ -67,9 +67,7 @@ class S3FIFO(Policy):
                     self.evictions["small" if came_from is small else "main"] += 1
                     if came_from is small:
                         self._ghosts[key] = None
-        surplus = len(self._ghosts) - (self.capacity - limit)
-        for key in oldest(self._ghosts, surplus, {*offer.keys}):
-            del self._ghosts[key]
+        trim(self._ghosts, self.capacity - limit, {*offer.keys})
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:

@@ -46,10 +46,11 @@ class SIEVE(Policy):
                         self._passed[key] = None
                     else:
                         victims.append(key)
+            if len(victims) < n or not self._ahead:
+                self._passed.update(self._ahead)
+                self._ahead, self._passed = self._passed, OrderedDict()
             if len(victims) == n:
                 break
-            self._passed.update(self._ahead)
-            self._ahead, self._passed = self._passed, OrderedDict()
         if not self._ahead:
             # At once, or the hand would meet the newest blocks before it is back at the old end.
             self._ahead, self._passed = self._passed, OrderedDict()

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence, Set
 
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.order import Queue, oldest
+from kvloft.policies.order import Queue, oldest, trim
 from kvloft.request import Key, Request
 
 
@@ -53,8 +53,7 @@ class TwoQ(Policy):
         for key in [*first, *rest]:
             del self._in[key]
             self._out[key] = None
-        for key in oldest(self._out, len(self._out) - int(self.OUT * self.capacity), {*offer.keys}):
-            del self._out[key]
+        trim(self._out, int(self.OUT * self.capacity), {*offer.keys})
         self.evictions["in"] += len(first) + len(rest)
         self.evictions["main"] += len(main)
         return [*first, *main, *rest]
