@@ -2,11 +2,12 @@
 
 python benchmarks/admission.py [TRACE] [--host 2048 8192] [--disk 8192 32768 131072] [--json FILE] [--short]
 
-The trace is of any format that kvloft reads, generated if none is given. It is replayed request by request, in order, through
-the pool and cascade that serve, over a tier in memory with an LRU bound; sizes are in blocks of the trace. Each request waits
-for its blocks, loads the prefix that is there, and stores the rest in batches of 32, after each of which the cascade takes a
-step. Time stands still, so no deadline plays a part: what is measured is what each choice writes and finds again. "Hits" are
-blocks loaded, "gained" those beyond host memory alone. `--short` takes the first 300 requests and one size of each.
+The trace is of any format that kvloft reads, generated if none is given. It is replayed request by request, in order,
+through the pool and cascade that serve, over a tier in memory with an LRU bound; sizes are in blocks of the trace. Each
+request waits for its blocks, loads the prefix that is there, and stores the rest in batches of 32, after each of which
+the cascade takes a step. Time stands still, so no deadline plays a part: what is measured is what each choice writes
+and finds again. "Hits" are blocks loaded, "gained" those beyond host memory alone. `--short` takes the first 300
+requests and one size of each.
 """
 
 import argparse

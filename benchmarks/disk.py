@@ -296,14 +296,14 @@ def main() -> None:
     arguments.add_argument("directory", nargs="?", type=Path, default=Path())
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--amount", type=parse_size, default=512 << 20)
-    arguments.add_argument("--short", action="store_true", help="one round of 32 MiB, two cases, a start with 10,000 blocks")
+    arguments.add_argument("--short", action="store_true", help="one round of 16 MiB, two cases, a start with 10,000 blocks")
     arguments.add_argument("--start", type=int, metavar="BLOCKS", help="measure the start instead")
     given = arguments.parse_args()
     if given.start:
         start_up(given.directory, given.start)
     elif given.short:
-        checksums(32 << 20)
-        compare(given.directory, 32 << 20, 1, CASES[::2])
+        checksums(16 << 20)
+        compare(given.directory, 16 << 20, 1, CASES[::2])
         start_up(given.directory, 10_000)
     else:
         checksums(256 << 20)
