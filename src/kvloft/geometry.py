@@ -9,15 +9,14 @@ has the same size; a group with a window keeps only the last `window` tokens of 
 `vllm/v1/core/kv_cache_utils.py`; `tests/e2e/test_geometry.py` holds the numbers against real engines.
 """
 
-import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from kvloft.errors import ConfigError
+from kvloft.model_config import ModelConfig, Source
 
 ALIGNMENT = 4096
 """vLLM rounds a slot of host memory up to whole pages of this many bytes."""
@@ -68,7 +67,7 @@ class KVGeometry:
     replicated: bool = False
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | str | Path, kv_dtype: str = "auto", tp: int = 1) -> "KVGeometry":
+    def from_config(cls, config: Source, kv_dtype: str = "auto", tp: int = 1) -> "KVGeometry":
         """Read a model's geometry.
 
         Args:
@@ -79,28 +78,26 @@ class KVGeometry:
         Raises:
             ConfigError: fields are missing or make no sense; all faults at once.
         """
-        text = read_model_config(config)
-        problems: list[str] = []
+        model = ModelConfig(config)
+        problems = model.problems
         if not isinstance(tp, int) or tp < 1:
             problems.append(f"tp: {tp!r} is not a number of ranks; give an integer of at least 1")
             tp = 1
-        layers = _positive(text, problems, "num_hidden_layers", "n_layer", "num_layers")
-        value_bytes = _value_bytes(text, kv_dtype, problems)
-        problems += _other_layers(text)
-        mla = text.get("kv_lora_rank") is not None
+        windows = model.windows
+        value_bytes = _value_bytes(model.fields, kv_dtype, problems)
+        problems += _other_layers(model.fields)
+        mla = model.fields.get("kv_lora_rank") is not None
         if mla:
-            latent = _positive(text, problems, "kv_lora_rank") + _positive(text, problems, "qk_rope_head_dim")
+            latent = model.need("kv_lora_rank") + model.need("qk_rope_head_dim")
             layer_bytes = _FP8_MLA_BYTES if kv_dtype == "fp8_ds_mla" else latent * value_bytes
         else:
-            heads = _positive(text, problems, "num_attention_heads", "n_head")
-            kv_heads = _kv_heads(text, heads)
-            head_dim = text.get("head_dim") or _positive(text, problems, "hidden_size", "n_embd") // max(heads, 1)
-            if max(kv_heads, tp) % max(min(kv_heads, tp), 1):
+            kv_heads = model.kv_heads
+            if max(kv_heads, tp) % min(kv_heads, tp):
                 problems.append(f"tp: {kv_heads} KV heads do not divide over {tp} ranks, nor the ranks over the heads")
-            layer_bytes = 2 * max(1, kv_heads // tp) * head_dim * value_bytes
+            layer_bytes = 2 * max(1, kv_heads // tp) * model.head_dim * value_bytes
         if problems:
             raise ConfigError(problems)
-        return cls(layer_bytes, _groups(text, layers), tp, replicated=mla and tp > 1)
+        return cls(layer_bytes, _groups(windows), tp, replicated=mla and tp > 1)
 
     @property
     def growing(self) -> int:
@@ -133,46 +130,6 @@ class KVGeometry:
         return self.growing * self.slot_bytes(tokens) / tokens
 
 
-def read_model_config(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
-    """The fields of the language model, from a parsed `config.json`, the file, or the folder it lies in.
-
-    Raises:
-        ConfigError: it cannot be read, or is no JSON object.
-    """
-    if isinstance(config, (str, Path)):
-        path = Path(config)
-        path = path / "config.json" if path.is_dir() else path
-        try:
-            config = json.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ConfigError(f"model config: {path}: {error}; give a Hugging Face config.json or its folder") from error
-    if not isinstance(config, Mapping):
-        raise ConfigError(f"model config: a JSON object is needed, not {type(config).__name__}")
-    inner = config.get("text_config")
-    return {**config, **inner} if isinstance(inner, Mapping) else config
-
-
-def _positive(text: Mapping[str, Any], problems: list[str], *names: str) -> int:
-    """The first of these fields that is there, as a positive integer; else a problem and 1."""
-    for name in names:
-        value = text.get(name)
-        if value is not None:
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-            problems.append(f"model config: {name} is {value!r}, not a positive integer")
-            return 1
-    problems.append(f"model config: {' or '.join(names)} is missing")
-    return 1
-
-
-def _kv_heads(text: Mapping[str, Any], heads: int) -> int:
-    """Key-value heads before tensor parallelism: grouped (GQA), one (MQA), or as many as query heads."""
-    for name in ("num_key_value_heads", "num_kv_heads", "n_head_kv"):
-        if isinstance(text.get(name), int):
-            return int(text[name])
-    return 1 if text.get("multi_query") else heads
-
-
 def _value_bytes(text: Mapping[str, Any], kv_dtype: str, problems: list[str]) -> int:
     name = kv_dtype
     if kv_dtype in ("auto", "fp8_ds_mla"):
@@ -197,23 +154,9 @@ def _other_layers(text: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _windows(text: Mapping[str, Any], layers: int) -> list[int | None]:
-    """The sliding window of each layer, None where it attends to everything."""
-    window = text.get("sliding_window")
-    if not isinstance(window, int) or text.get("use_sliding_window") is False:
-        return [None] * layers
-    types = text.get("layer_types")
-    if isinstance(types, list) and len(types) == layers:
-        return [window if kind == "sliding_attention" else None for kind in types]
-    pattern = text.get("sliding_window_pattern")
-    if isinstance(pattern, int) and pattern > 1:
-        return [None if (layer + 1) % pattern == 0 else window for layer in range(layers)]
-    return [window] * layers
-
-
-def _groups(text: Mapping[str, Any], layers: int) -> tuple[LayerGroup, ...]:
+def _groups(windows: Sequence[int | None]) -> tuple[LayerGroup, ...]:
     """vLLM's groups: as many layers in each as the rarer kind has, or as the commoner one where they are nearly as many."""
-    kinds = Counter(_windows(text, layers))
+    kinds = Counter(windows)
     size = min(kinds.values())
     if max(kinds.values()) < 1.5 * size:
         size = max(kinds.values())

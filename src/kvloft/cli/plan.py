@@ -89,7 +89,8 @@ def plan(
     from kvloft.cli._outputs import Outputs
     from kvloft.cli._plan_results import print_plan
     from kvloft.cli._progress import progress
-    from kvloft.geometry import KVGeometry, read_model_config
+    from kvloft.geometry import KVGeometry
+    from kvloft.model_config import ModelConfig
     from kvloft.policies import DEFAULT, policy_names
     from kvloft.sim.advice import Target, advise
     from kvloft.sim.cost import Prices, read_prices
@@ -107,7 +108,7 @@ def plan(
     names = policy_names() if policy == "all" else [name.strip() for name in policy.split(",")]
     names = [DEFAULT if name == "default" else name for name in names]
     geometry = faults.read(lambda: KVGeometry.from_config(model, kv_dtype, tp))
-    config = faults.read(lambda: read_model_config(model)) if geometry else None
+    config = faults.read(lambda: ModelConfig(model).fields) if geometry else None
     chip = faults.read(lambda: find_gpu(gpu))
     gpu_kv_bytes = faults.read(lambda: _size("gpu-kv", gpu_kv))
     hosts = faults.read(lambda: read_sizes("host", host, steps))
