@@ -11,10 +11,13 @@ SOURCE = Path(kvloft.__file__).parent
 
 LAYERS = {
     "errors": 0,
+    "metric_names": 0,
+    "files": 1,
+    "model_config": 1,
     "keys": 1,
     "request": 0,
     "config": 0,
-    "geometry": 1,
+    "geometry": 2,
     "telemetry": 1,
     "policies": 2,
     "pool": 3,
