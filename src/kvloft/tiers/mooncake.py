@@ -23,6 +23,7 @@ import numpy.typing as npt
 from kvloft.errors import ConfigError, MissingExtra, TierError
 from kvloft.keys import Namespace
 from kvloft.tiers.base import Buffer, Status
+from kvloft.tiers.buffers import as_array
 from kvloft.tiers.frame import HEADER_BYTES
 from kvloft.tiers.remote import Bounds, Frame, RemoteTier, Store
 from kvloft.tiers.sealed import Codec, Plain
@@ -108,7 +109,7 @@ class MooncakeStore(Store):
         self._of_thread = threading.local()
         self._given = itertools.count(step=self._batch_blocks)
         self._client = _Client.of(access, bounds)
-        self._memory = [self._rows.reshape(-1), *([] if arena is None else [_array(arena)])]
+        self._memory = [self._rows.reshape(-1), *([] if arena is None else [as_array(arena)])]
         self._client.introduce(self._memory)
 
     def exists(self, names: Sequence[str]) -> Sequence[bool]:
@@ -121,8 +122,8 @@ class MooncakeStore(Store):
         store = self._client.connected()
         addresses, lengths = [], []
         for row, (header, payload) in zip(self._mine(len(names)), frames, strict=True):
-            row[:HEADER_BYTES] = _array(header)
-            block = _array(payload)
+            row[:HEADER_BYTES] = as_array(header)
+            block = as_array(payload)
             if not self.direct_put:
                 np.copyto(row[HEADER_BYTES:][: block.size], block)
                 block = row[HEADER_BYTES:][: block.size]
@@ -139,7 +140,7 @@ class MooncakeStore(Store):
         rows = self._mine(len(names))
         codes: list[int]
         if self.direct_get:
-            blocks = [[_address(row), _address(_array(buffer))] for row, buffer in zip(rows, buffers, strict=True)]
+            blocks = [[_address(row), _address(as_array(buffer))] for row, buffer in zip(rows, buffers, strict=True)]
             lengths = [[HEADER_BYTES, buffer.nbytes] for buffer in buffers]
             codes = store.batch_get_into_multi_buffers(list(names), blocks, lengths)
         else:
@@ -349,10 +350,6 @@ def _set_timeouts(bounds: Bounds) -> None:
         "MC_TCP_PROGRESS_TIMEOUT_SEC": seconds,
     }.items():
         os.environ.setdefault(name, str(value))
-
-
-def _array(buffer: bytes | Buffer) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(buffer, np.uint8)
 
 
 def _address(memory: npt.NDArray[np.uint8]) -> int:

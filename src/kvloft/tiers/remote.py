@@ -20,6 +20,7 @@ from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
+from kvloft.tiers.buffers import check_buffers
 from kvloft.tiers.frame import HEADER_BYTES, VERSION, check, seal
 from kvloft.tiers.jobs import Act, Batch, Ledger
 from kvloft.tiers.presence import Lookups
@@ -259,13 +260,7 @@ class RemoteTier(Tier):
     def _check(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
         if self._closed:
             raise TierError(f"{self.name}: the tier is closed; open another")
-        if len(keys) != len(buffers):
-            raise TierError(f"{self.name}: {len(keys)} keys with {len(buffers)} buffers; give one buffer for each key")
-        for buffer in buffers:
-            if buffer.nbytes != self.block_bytes or not buffer.c_contiguous:
-                raise TierError(
-                    f"{self.name}: a buffer of {buffer.nbytes} bytes; give contiguous bytes, {self.block_bytes} of them"
-                )
+        check_buffers(self.name, keys, buffers, self.block_bytes)
 
     def _submit(self, number: int, act: Act, blocks: int, items: Sequence[_Item], otherwise: Status) -> None:
         """Start a job for `items`; its other blocks have the status `otherwise`."""

@@ -21,6 +21,7 @@ import zstandard
 from kvloft.errors import ConfigError, MissingExtra
 from kvloft.keys import DIGEST_BYTES, Namespace
 from kvloft.tiers.base import Buffer
+from kvloft.tiers.buffers import as_array
 from kvloft.tiers.secret import Secret
 
 if TYPE_CHECKING:
@@ -129,15 +130,15 @@ class Sealed(Codec):
         return np.empty(self.longest(block.nbytes), np.uint8).data
 
     def encode(self, digest: bytes, block: Buffer) -> Buffer:
-        data: npt.NDArray[np.uint8] = np.frombuffer(block, np.uint8)
+        data: npt.NDArray[np.uint8] = as_array(block)
         flags = 0
         if self._level is not None:
             shuffled = self._wide and data.size % 2 == 0
-            packed = np.frombuffer(self._compressor().compress((_part(data) if shuffled else data).data), np.uint8)
+            packed = as_array(self._compressor().compress((_part(data) if shuffled else data).data))
             if packed.size < data.size:
                 data, flags = packed, _COMPRESSED | (_SHUFFLED if shuffled else 0)
         if self._cipher is None:
-            return np.concatenate([_array(_HEAD.pack(_FORMAT, flags, 0, block.nbytes)), data]).data
+            return np.concatenate([as_array(_HEAD.pack(_FORMAT, flags, 0, block.nbytes)), data]).data
         return self._cipher.encrypt(_HEAD.pack(_FORMAT, flags | _ENCRYPTED, 0, block.nbytes), self._name(digest), data)
 
     def decode(self, digest: bytes, stored: Buffer, block: Buffer) -> bool:
@@ -149,7 +150,7 @@ class Sealed(Codec):
             return False
         rest = stored[_HEAD.size :]
         if self._cipher is not None:
-            into = None if flags & _COMPRESSED else np.frombuffer(block, np.uint8)
+            into = None if flags & _COMPRESSED else as_array(block)
             opened = self._cipher.decrypt(head, self._name(digest), rest, into)
             if opened is None:
                 return False
@@ -206,7 +207,7 @@ class _Cipher:
         nonce = count.to_bytes(_NONCE_BYTES, "little")
         lead = head + salt + nonce
         sealed = np.empty(len(lead) + data.size + _TAG_BYTES, np.uint8)
-        sealed[: len(lead)] = _array(lead)
+        sealed[: len(lead)] = as_array(lead)
         key.encrypt_into(nonce, data.data, lead + name, sealed[len(lead) :].data)
         return sealed.data
 
@@ -255,16 +256,12 @@ def _expand(packed: Buffer, block: Buffer, shuffled: bool) -> bool:
     try:
         if zstandard.frame_content_size(packed) != block.nbytes:
             return False
-        data = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed), np.uint8)
+        data = as_array(zstandard.ZstdDecompressor().decompress(packed))
     except zstandard.ZstdError:
         return False
-    whole: npt.NDArray[np.uint8] = np.frombuffer(block, np.uint8)
+    whole: npt.NDArray[np.uint8] = as_array(block)
     if shuffled:
         np.copyto(whole.reshape(-1, 2), data.reshape(2, -1).T)
     else:
         np.copyto(whole, data)
     return True
-
-
-def _array(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, np.uint8)

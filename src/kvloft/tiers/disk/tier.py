@@ -13,6 +13,7 @@ from kvloft.keys import Namespace
 from kvloft.policies import Policy, make_policy
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
+from kvloft.tiers.buffers import check_buffers
 from kvloft.tiers.disk.catalog import Catalog
 from kvloft.tiers.disk.files import Files, takes_direct
 from kvloft.tiers.disk.locks import LockFile
@@ -244,11 +245,7 @@ class DiskTier(Tier):
         return found
 
     def _job(self, number: int, kind: Kind, keys: Sequence[Key], buffers: Sequence[Buffer]) -> Job:
-        if len(keys) != len(buffers):
-            raise TierError(f"{len(keys)} keys with {len(buffers)} buffers; give one buffer for each key")
-        for buffer in buffers:
-            if buffer.nbytes != self.block_bytes or buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.c_contiguous:
-                raise TierError(f"a buffer of {buffer.nbytes} bytes; give contiguous bytes, {self.block_bytes} of them")
+        check_buffers(self.name, keys, buffers, self.block_bytes)
         return Job(number, kind, self._catalog.request(), self._digests_of(keys), list(buffers))
 
     def _submit(self, job: Job) -> None:
