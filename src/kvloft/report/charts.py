@@ -25,7 +25,7 @@ Figure: TypeAlias = Any
 Result: TypeAlias = ReplayResult | SampledResult | TimedResult
 """What one policy did at one size, or is estimated to do."""
 
-INK, HIT, REGRET, FIRST = "#1f2933", "#2a9d8f", "#e76f51", "#c9d1d9"
+INK, HIT, REGRET, FIRST, PLAIN, DIM = "#1f2933", "#2a9d8f", "#e76f51", "#c9d1d9", "#457b9d", "#8d99a6"
 _OUTCOMES = ("hit", "missed though once stored", "never asked for before")
 
 
@@ -81,11 +81,7 @@ def over_time(study: Study) -> Figure:
         .encode(
             x=alt.X("at:Q", title=unit),
             y=alt.Y("blocks:Q", stack="normalize", axis=alt.Axis(format="%"), title="block accesses"),
-            color=alt.Color(
-                "outcome:N",
-                scale=alt.Scale(domain=list(_OUTCOMES), range=[HIT, REGRET, FIRST]),
-                legend=alt.Legend(orient="top", title=None),
-            ),
+            color=colours("outcome", dict(zip(_OUTCOMES, (HIT, REGRET, FIRST), strict=True))),
             order=alt.Order("order:Q"),
             tooltip=["outcome:N", alt.Tooltip("blocks:Q", format=","), alt.Tooltip("at:Q", format=".2f", title=unit)],
         )
@@ -100,14 +96,14 @@ def reuse_ages(study: Study) -> Figure:
         for outcome, counts in (("hit", study.ages_hit), ("missed", study.ages_missed))
         for low, high, count in zip(study.age_edges, study.age_edges[1:], counts, strict=False)
     ]
-    return _ages(rows, study, "time between two uses", ["hit", "missed"], [HIT, REGRET])
+    return _ages(rows, study, "time between two uses", {"hit": HIT, "missed": REGRET})
 
 
 def regrets(study: Study) -> Figure:
     """How soon after its eviction a block was missed."""
     edges = zip(study.age_edges, study.age_edges[1:], study.regret_ages, strict=False)
     rows = [{"from": low, "to": high, "outcome": "missed", "blocks": count} for low, high, count in edges]
-    return _ages(rows, study, "time since eviction", ["missed"], [REGRET])
+    return _ages(rows, study, "time since eviction", {"missed": REGRET})
 
 
 def regret_depths(study: Study) -> Figure:
@@ -124,7 +120,7 @@ def lengths(study: Study) -> Figure:
         .transform_calculate(power="floor(log(datum.length) / log(2))")
         .transform_aggregate(requests="count()", groupby=["power"])
         .transform_calculate(blocks="pow(2, datum.power) + ' to ' + (pow(2, datum.power + 1) - 1)")
-        .mark_bar(color="#457b9d")
+        .mark_bar(color=PLAIN)
         .encode(
             x=alt.X("blocks:N", sort=alt.SortField("power"), title="blocks of a prompt", axis=alt.Axis(labelAngle=-30)),
             y=alt.Y("requests:Q"),
@@ -138,7 +134,7 @@ def turns(study: Study) -> Figure:
     """How many requests sessions have."""
     order = [str(turns) for turns in study.turns][:40]
     rows = [{"requests": turns, "sessions": study.turns[int(turns)]} for turns in order]
-    chart = chart_of(rows).mark_bar(color="#457b9d")
+    chart = chart_of(rows).mark_bar(color=PLAIN)
     return sized(
         chart.encode(
             x=alt.X("requests:N", sort=order, title="requests of a session"), y=alt.Y("sessions:Q"), tooltip=["sessions:Q"]
@@ -172,7 +168,7 @@ def save(chart: Figure, path: Path) -> None:
         stream.write(text.encode() if isinstance(text, str) else text)
 
 
-def _ages(rows: list[dict[str, Any]], study: Study, title: str, names: list[str], colours: list[str]) -> Figure:
+def _ages(rows: list[dict[str, Any]], study: Study, title: str, outcomes: Mapping[str, str]) -> Figure:
     unit = "seconds" if study.timed else "requests"
     chart = (
         chart_of(rows)
@@ -181,11 +177,7 @@ def _ages(rows: list[dict[str, Any]], study: Study, title: str, names: list[str]
             x=alt.X("from:Q", scale=alt.Scale(type="log"), title=f"{title}, {unit}", bin="binned"),
             x2="to:Q",
             y=alt.Y("blocks:Q", stack=True, title="blocks"),
-            color=alt.Color(
-                "outcome:N",
-                scale=alt.Scale(domain=names, range=colours),
-                legend=alt.Legend(orient="top", title=None) if len(names) > 1 else None,
-            ),
+            color=colours("outcome", outcomes),
             tooltip=[
                 "outcome:N",
                 alt.Tooltip("from:Q", format=",.3~g"),
@@ -213,6 +205,15 @@ def _bars(rows: list[dict[str, Any]], field: str, title: str, colour: str) -> Fi
 def chart_of(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A chart of these rows, for its marks and channels to be named."""
     return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
+
+
+def colours(field: str, named: Mapping[str, str]) -> Any:
+    """Colours by name, in this order; with a legend above the chart if there are several."""
+    return alt.Color(
+        f"{field}:N",
+        scale=alt.Scale(domain=list(named), range=list(named.values())),
+        legend=alt.Legend(orient="top", title=None) if len(named) > 1 else None,
+    )
 
 
 def sized(chart: Figure, width: int = WIDTH) -> Figure:

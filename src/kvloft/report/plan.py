@@ -8,7 +8,7 @@ from kvloft.report import charts
 from kvloft.report.charts import WIDTH, Figure
 from kvloft.report.page import Page, Section
 from kvloft.report.plan_table import FIGURES, frontier
-from kvloft.sim.advice import Advice
+from kvloft.sim.advice import PLACES, Advice
 from kvloft.sim.planner import Load, Plan, Priced
 
 try:
@@ -16,8 +16,10 @@ try:
 except ImportError as error:
     raise MissingExtra("report", "drawing charts") from error
 
-_PLACES = {"gpu": "GPU", "host": "host memory", "disk": "disk"}
-_PLACE_COLOURS = ("#c9d1d9", "#2a9d8f", "#457b9d")
+_PLACE_COLOURS = {"gpu": charts.FIRST, "host": charts.HIT, "disk": charts.PLAIN}
+
+
+_BOTH_COLOURS = {"without": charts.DIM, "with it": charts.HIT}
 
 
 def plan_page(trace: str, plan: Plan, advice: Advice, load: Load) -> Page:
@@ -159,7 +161,7 @@ def by_place(plan: Plan) -> Figure:
     rows: list[dict[str, Any]] = [
         {"option": name, "place": label, "ratio": option.hit_ratios.get(place, 0.0), "order": order}
         for name, option in zip(names, shown, strict=True)
-        for order, (place, label) in enumerate(_PLACES.items())
+        for order, (place, label) in enumerate(PLACES.items())
     ]
     chart = (
         charts.chart_of(rows)
@@ -167,11 +169,7 @@ def by_place(plan: Plan) -> Figure:
         .encode(
             x=alt.X("ratio:Q", axis=alt.Axis(format="%"), title="blocks that hit"),
             y=alt.Y("option:N", sort=names, title=None, axis=alt.Axis(labelLimit=260)),
-            color=alt.Color(
-                "place:N",
-                scale=alt.Scale(domain=list(_PLACES.values()), range=list(_PLACE_COLOURS)),
-                legend=alt.Legend(orient="top", title=None),
-            ),
+            color=charts.colours("place", {label: _PLACE_COLOURS[place] for place, label in PLACES.items()}),
             order=alt.Order("order:Q"),
             tooltip=["option:N", "place:N", alt.Tooltip("ratio:Q", format=".2%")],
         )
@@ -183,7 +181,7 @@ def by_slice(plan: Plan, option: Priced) -> Figure:
     """Hit ratio of an option and of the baseline in each part of the time."""
     rows = [
         {"part": at, "what": name, "ratio": ratio}
-        for name, one in (("with it", option), ("without", plan.baseline))
+        for name, one in _both(plan, option).items()
         for at, ratio in enumerate(one.slice_hit_ratios, 1)
     ]
     chart = (
@@ -191,13 +189,9 @@ def by_slice(plan: Plan, option: Priced) -> Figure:
         .mark_bar()
         .encode(
             x=alt.X("part:O", title="part of the trace's time", axis=alt.Axis(labelAngle=0)),
-            xOffset=alt.XOffset("what:N", sort=["without", "with it"]),
+            xOffset=alt.XOffset("what:N", sort=list(_BOTH_COLOURS)),
             y=alt.Y("ratio:Q", axis=alt.Axis(format="%"), title="blocks that hit"),
-            color=alt.Color(
-                "what:N",
-                scale=alt.Scale(domain=["without", "with it"], range=[charts.FIRST, charts.HIT]),
-                legend=alt.Legend(orient="top", title=None),
-            ),
+            color=charts.colours("what", _BOTH_COLOURS),
             tooltip=["part:O", "what:N", alt.Tooltip("ratio:Q", format=".2%")],
         )
     )
@@ -208,7 +202,7 @@ def ttft(plan: Plan, option: Priced) -> Figure:
     """Percentiles of the time to first token of an option and of the baseline."""
     rows = [
         {"percentile": f"{at} %", "what": name, "seconds": seconds}
-        for name, one in (("with it", option), ("without", plan.baseline))
+        for name, one in _both(plan, option).items()
         for at, seconds in one.ttft_percentiles.items()
     ]
     base = charts.chart_of(rows).encode(
@@ -217,14 +211,15 @@ def ttft(plan: Plan, option: Priced) -> Figure:
     )
     ways = base.mark_line(color=charts.INK, opacity=0.3).encode(detail="percentile:N")
     points = base.mark_point(filled=True, opacity=1, size=160).encode(
-        color=alt.Color(
-            "what:N",
-            scale=alt.Scale(domain=["without", "with it"], range=["#8d99a6", charts.HIT]),
-            legend=alt.Legend(orient="top", title=None),
-        ),
+        color=charts.colours("what", _BOTH_COLOURS),
         tooltip=["percentile:N", "what:N", alt.Tooltip("seconds:Q", format=".3~g")],
     )
     return charts.sized(alt.layer(ways, points).properties(height=160))
+
+
+def _both(plan: Plan, option: Priced) -> dict[str, Priced]:
+    """An option and the baseline, as their charts call them."""
+    return {"without": plan.baseline, "with it": option}
 
 
 _NAMED = ("host", "disk", "policy", "to disk")

@@ -16,6 +16,8 @@ _ADMITTED = {
     Admission.SECOND_USE: "for blocks used twice",
     Admission.WRITE_BACK: "for blocks that leave host memory",
 }
+PLACES = {"gpu": "GPU", "host": "host memory", "disk": "disk"}
+"""Where blocks hit, in words."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,5 +314,4 @@ def _assumptions(plan: Plan, setup: Setup, load: Load, target: Target) -> list[s
 
 
 def _places(option: Priced) -> str:
-    names = {"gpu": "GPU", "host": "host memory", "disk": "disk"}
-    return ", ".join(f"{names.get(place, place)} {ratio:.1%}" for place, ratio in option.hit_ratios.items())
+    return ", ".join(f"{PLACES.get(place, place)} {ratio:.1%}" for place, ratio in option.hit_ratios.items())
