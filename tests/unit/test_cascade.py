@@ -456,6 +456,23 @@ def test_a_reset_keeps_slots_that_others_use_until_all_have_let_go() -> None:
     assert engine.pool.free == 8
 
 
+def test_a_reset_keeps_slots_of_loads_under_way_though_the_engine_lets_go_of_them() -> None:
+    """An engine cannot tell a store of its own from a promotion; whoever is told of its end, the tier still writes."""
+    tier = HostileTier(auto=False)
+    tier.put("a0")
+    engine = Engine(8, tier)
+    engine.ask(Request("a"), ["a0"])
+    engine.step()
+    slots = engine.pool.busy_slots()
+    assert len(slots) == 1
+    engine.cascade.reset(slots)
+    engine.cascade.let_go(slots)
+    assert engine.pool.free == 7
+    tier.answer(tier.jobs[0])
+    engine.step()
+    assert engine.pool.free == 8 and engine.cascade.stats().set_aside == 0
+
+
 # Trouble.
 
 

@@ -12,6 +12,7 @@ from kvloft.tiers.base import Buffer, Tier, TierStats
 from kvloft.transfer.breaker import Breaker, BreakerState
 from kvloft.transfer.demotion import Demoter
 from kvloft.transfer.latency import Latency, PrefillRate
+from kvloft.transfer.ledger import SlotLedger
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.transfer.link import Course, Link
 from kvloft.transfer.promotion import Promoter
@@ -101,8 +102,9 @@ class Cascade:
         self.prefill = PrefillRate(self.config.prefill_tokens_per_second)
         self._clock = clock
         self._links = [Link(index, tier, self._breaker(), self._breaker(), Latency()) for index, tier in enumerate(tiers)]
-        self._up = Promoter(pool, self._links, view, self.config, self.prefill)
-        self._down = Demoter(pool, self._links, view, self.config)
+        self._ledger = SlotLedger(pool)
+        self._up = Promoter(pool, self._links, view, self.config, self.prefill, self._ledger)
+        self._down = Demoter(pool, self._links, view, self.config, self._ledger)
         self._used: dict[Key, None] = {}
         """Blocks used since the last step; the tiers will hear of them."""
 
@@ -180,16 +182,16 @@ class Cascade:
         Args:
             in_use: slots that somebody else may still write or read: out of use until `let_go`.
         """
-        in_use = list(in_use)
-        jobs = [job for link in self._links for job in link.surrender()]
-        self._down.reset([*in_use, *(slot for job in jobs if job.course is Course.DOWN for slot in job.slots)])
+        away = [*in_use, *(slot for link in self._links for job in link.surrender() for slot in job.slots)]
+        self._ledger.add(away)
+        self._down.reset()
         self._up.reset()
         self._used.clear()
-        self.pool.reset(away=[*in_use, *(slot for job in jobs for slot in job.slots)])
+        self.pool.reset(away=away)
 
     def let_go(self, slots: Iterable[int]) -> None:
         """Nobody but tiers writes or reads these slots of `reset` any more."""
-        self._down.let_go(slots)
+        self._ledger.let_go(slots)
 
     def stats(self) -> CascadeStats:
         """Sizes and counters now."""

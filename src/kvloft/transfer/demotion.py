@@ -1,12 +1,13 @@
 """Down: blocks in host memory are written to the tiers in the background."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence
+from kvloft.transfer.ledger import SlotLedger
 from kvloft.transfer.limits import Admission, CascadeConfig, slots_of
 from kvloft.transfer.link import Course, Job, Link
 
@@ -15,7 +16,14 @@ class Demoter:
     """Writes blocks down while few enough slots are in use for it; beyond that demotions are dropped and counted, so that
     stores never wait for a tier."""
 
-    def __init__(self, pool: BlockPool, links: Sequence[Link], view: Callable[[int], Buffer], config: CascadeConfig) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        links: Sequence[Link],
+        view: Callable[[int], Buffer],
+        config: CascadeConfig,
+        ledger: SlotLedger,
+    ) -> None:
         self._pool = pool
         self._links = links
         self._view = view
@@ -29,8 +37,9 @@ class Demoter:
         self._seen: OrderedDict[Key, None] = OrderedDict()
         """Blocks stored once, the oldest first."""
         self._seen_limit = int(pool.capacity * config.ghost_share)
-        self._owed: Counter[int] = Counter()
-        """Slots that hold no resident any more, and how many jobs or others still use them."""
+        self._ledger = ledger
+        self._leaving: set[int] = set()
+        """Slots whose blocks have left host memory and are being written down."""
 
     # Hearing of blocks.
 
@@ -101,15 +110,16 @@ class Demoter:
             return
         probing = any(not link.breakers[Course.DOWN].closed for link in links)
         room = 1 if probing else min(self._config.step_blocks, *(self._room(link) for link in links))
-        leaving = dict(self._pool.withdraw(min(self._clean - self._pool.free - len(self._owed), room)))
+        leaving = dict(self._pool.withdraw(min(self._clean - self._pool.free - len(self._leaving), room)))
         for link in links:
             keys = self._lacking(link, list(leaving), now)
             for start in range(0, len(keys), self._config.job_blocks):
                 batch = keys[start : start + self._config.job_blocks]
                 job = Job(Course.DOWN, batch, [leaving[key] for key in batch], self._pool.generation, gone=True)
-                self._owed.update(job.slots)
+                self._ledger.add(job.slots)
+                self._leaving.update(job.slots)
                 self._send(link, job, now)
-        self._pool.reclaim(slot for slot in leaving.values() if slot not in self._owed)
+        self._pool.reclaim(slot for slot in leaving.values() if slot not in self._ledger)
 
     def _may_take(self, link: Link, now: float) -> bool:
         breaker = link.breakers[Course.DOWN]
@@ -145,21 +155,13 @@ class Demoter:
         if not job.gone:
             self._pool.release(job.keys)
             return
-        self.let_go(job.slots)
+        self._ledger.let_go(job.slots)
+        self._leaving = set(filter(self._ledger.__contains__, self._leaving))
 
-    def let_go(self, slots: Iterable[int]) -> None:
-        """One of those who use these slots does so no more."""
-        for slot in slots:
-            self._owed[slot] -= 1
-            if not self._owed[slot]:
-                del self._owed[slot]
-                self._pool.reclaim([slot])
-
-    def reset(self, in_use: Iterable[int]) -> None:
-        """Everything in host memory is being dropped. These slots are still in use; each is named once for each user."""
+    def reset(self) -> None:
+        """Everything in host memory is being dropped."""
         for queue in self._queues:
             queue.clear()
-        self._owed.update(in_use)
 
     @property
     def pending(self) -> bool:

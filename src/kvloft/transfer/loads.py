@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from kvloft.pool import BlockPool, StorePlan
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Status
+from kvloft.transfer.ledger import SlotLedger
 from kvloft.transfer.limits import CascadeConfig, slots_of
 from kvloft.transfer.link import Course, Job, Link
 from kvloft.transfer.waiting import Load, Wait
@@ -14,8 +15,16 @@ from kvloft.transfer.waiting import Load, Wait
 class Loads:
     """All loads of a cascade. Each block is loaded once at a time, whoever waits for it."""
 
-    def __init__(self, pool: BlockPool, links: Sequence[Link], view: Callable[[int], Buffer], config: CascadeConfig) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        links: Sequence[Link],
+        view: Callable[[int], Buffer],
+        config: CascadeConfig,
+        ledger: SlotLedger,
+    ) -> None:
         self._pool = pool
+        self._ledger = ledger
         self._links = links
         self._view = view
         self._config = config
@@ -101,7 +110,7 @@ class Loads:
     def land(self, link: Link, job: Job, result: JobResult) -> list[Load]:
         """A job was answered; what has arrived is ready now, and is returned."""
         if job.gone:
-            self._pool.reclaim(job.slots)
+            self._ledger.let_go(job.slots)
             self.set_aside -= len(job.slots)
             return []
         landed: list[Load] = []
@@ -123,6 +132,7 @@ class Loads:
         """A job is overdue: its blocks have failed, and its slots are nobody's until it is answered."""
         assert job.request is not None
         self._pool.quarantine(job.keys, job.request)
+        self._ledger.add(job.slots)
         self.set_aside += len(job.slots)
         job.gone = True
         self._unhook([self._loads.pop(key) for key in job.keys])

@@ -8,6 +8,7 @@ from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Presence
 from kvloft.transfer.latency import PrefillRate
+from kvloft.transfer.ledger import SlotLedger
 from kvloft.transfer.limits import CascadeConfig, slots_of
 from kvloft.transfer.link import Course, Job, Link
 from kvloft.transfer.loads import Loads
@@ -23,7 +24,13 @@ class Promoter:
     """
 
     def __init__(
-        self, pool: BlockPool, links: Sequence[Link], view: Callable[[int], Buffer], config: CascadeConfig, rate: PrefillRate
+        self,
+        pool: BlockPool,
+        links: Sequence[Link],
+        view: Callable[[int], Buffer],
+        config: CascadeConfig,
+        rate: PrefillRate,
+        ledger: SlotLedger,
     ) -> None:
         self._pool = pool
         self._links = links
@@ -34,7 +41,7 @@ class Promoter:
         """By request id, the one that asked longest ago first."""
         self._hungry: dict[Hashable, Wait] = {}
         """Those that want blocks for which no room has been taken, first come first."""
-        self._loads = Loads(pool, links, view, config)
+        self._loads = Loads(pool, links, view, config, ledger)
         self._holders: dict[Key, set[Hashable]] = {}
         """Blocks kept, and for which requests."""
         self._sources: dict[Hashable, dict[Key, str]] = {}
