@@ -39,7 +39,7 @@ _TOUCHES_MOST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What bounds a shared store. Times in seconds; defaults from the latencies in docs/decisions/0005-shared-stores.md.
+    """What bounds a shared store. Times in seconds; defaults from the latencies in docs/decisions/0004-shared-stores.md.
 
     A load or store has its own time plus what its bytes, and those ahead of it, take at `slowest` bytes a second; then it
     has failed. So a store that trickles is one that failed.

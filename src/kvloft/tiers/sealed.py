@@ -2,7 +2,7 @@
 
 At rest a changed block is: format (1 byte), flags (1: compressed, 2: shuffled, 4: encrypted), zero (2), bytes of the block
 (8); if encrypted, salt (16) and nonce (12); the bytes; if encrypted, their tag (16). All numbers are little-endian. What is
-checked when is told in docs/decisions/0005-shared-stores.md.
+checked when is told in docs/decisions/0004-shared-stores.md.
 """
 
 import hashlib
