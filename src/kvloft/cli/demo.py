@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,9 +55,6 @@ class Side:
     def first_token_ms(self) -> float:
         """Mean time to the first token."""
         return 1000 * sum(self.first_token_seconds) / max(len(self.first_token_seconds), 1)
-
-
-Heard = Callable[[list[Side]], None]
 
 
 def demo(
