@@ -73,7 +73,19 @@ def test_compression_makes_no_difference(path, expected, tmp_path, name, pack):
     assert [msgspec.structs.replace(result, trace="t.jsonl") for result in results] == expected
 
 
+def test_the_curve_of_lru_is_what_sweeps_give_without_one(path, tmp_path, monkeypatch):
+    """If no request says that its conversation is over; the next test is about a trace that does."""
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    (tmp_path / "t.jsonl").write_bytes(header + b"".join(line.replace(b',"last":true', b"") for line in lines))
+    untold = open_trace(tmp_path / "t.jsonl")
+    assert not any(request.last for request in untold)
+    expected = sweep(untold, ["lru"], SIZES[1:], workers=1)
+    monkeypatch.setattr(Replay, "step", None)
+    assert curves(untold, ["lru"], SIZES[1:], workers=1) == expected
+
+
 def test_curves_are_what_sweeps_give(path, expected):
+    assert any(request.last for request in open_trace(path))
     tiny = Capacity(blocks=2)
     assert curves(open_trace(path), POLICIES, SIZES, workers=1) == expected
     (curve,) = curves(open_trace(path), ["lru"], [tiny], workers=1)

@@ -6,7 +6,8 @@ step: it puts its whole chain on top, head first, so the cache of n blocks serve
 0 .. i lies at depth n or less when the request comes. Counting those depths gives the hits of every size at once.
 
 That holds from the length of the longest request on. A smaller cache refuses the longest requests whole, and then no longer
-holds the top of the stack.
+holds the top of the stack. Nor does any cache where requests say that conversations are over: the pool lets go of their
+blocks first.
 
 The pass is vectorised. Blocks that were neighbours in an earlier request are mostly neighbours in a later one, so depths are
 computed for stretches of them: a stretch whose blocks were last used at times p, p-1, ... lies under everything used since
@@ -14,7 +15,7 @@ p, less what has been used again in the meantime; the latter is counted for all 
 p's rank, as a radix sort would move them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -240,11 +241,22 @@ def curves(
     check_policies(policies)
     counted = counted or survey(trace)
     found: dict[tuple[str, Capacity], ReplayResult] = {}
+    told = False
+
+    def untold() -> Iterator[TraceRequest]:
+        """The trace, up to the first request that says that its conversation is over."""
+        nonlocal told
+        for request in trace:
+            told = request.last
+            if told:
+                return
+            yield request
+
     if "lru" in policies:
-        curve = lru_curve(trace, lambda blocks: progress(blocks, counted.blocks) if progress else None)
+        curve = lru_curve(untold(), lambda blocks: progress(blocks, counted.blocks) if progress else None)
         given = [(size.of(counted.unique), size.fraction(counted.unique)) for size in sizes]
         for size, result in zip(sizes, curve.results(trace.name, given), strict=True):
-            if result.capacity_blocks >= curve.longest:
+            if not told and result.capacity_blocks >= curve.longest:
                 found["lru", size] = result
     pairs = [(policy, size) for policy in policies for size in sizes]
     left = list(dict.fromkeys(pair for pair in pairs if pair not in found))
