@@ -5,6 +5,7 @@ A block is of use only while all blocks before it are there, so the cached set n
 
 from collections.abc import Iterator, Sequence, Set
 
+from kvloft.errors import PolicyError
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.chains import ChainTree, Segment, runs
 from kvloft.request import Key, Request
@@ -32,16 +33,17 @@ class Chained(Policy):
     def protect(self, keep: set[Key]) -> set[Key]:
         """`keep` and all blocks before them."""
         closed = set(keep)
-        seen: set[int] = set()
+        whole: set[int] = set()
+        partly: set[int] = set()
         for key in keep:
             segment = self._tree.of(key)
-            if segment is None or segment.number in seen:
+            if segment is None or segment.number in partly:
                 continue
-            seen.add(segment.number)
+            partly.add(segment.number)
             closed.update(segment.keys[: _last(segment.keys, keep)])
             above = segment.parent
-            while above and above.keys and above.number not in seen:
-                seen.add(above.number)
+            while above and above.keys and above.number not in whole:
+                whole.add(above.number)
                 closed.update(above.keys)
                 above = above.parent
         return closed
@@ -67,13 +69,17 @@ class Chained(Policy):
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         for segment, _ in self._tree.walk(chain):
             segment.owner = None
-        self.policy.finish([*self._before(chain[0]), *chain] if chain else [], stored, request)
+        # A request may have named a later block of its chain first.
+        used = list(dict.fromkeys([*self._before(chain[0]), *chain])) if chain else []
+        self.policy.finish(used, stored, request)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims: list[Key] = []
         while len(victims) < n:
             ends = _Ends(self._tree, keep)
             chosen = self.policy.evict(1, ends, offer._replace(keys=offer.keys[len(victims) :]))
+            if not chosen:
+                raise PolicyError(f"policy {self.policy.name!r} found none of the ends of chains that may leave; law 1")
             self._drop(chosen)
             victims += chosen
         return victims

@@ -76,8 +76,11 @@ class WTinyLFU(Policy):
                 self.evictions[self._leave_main(incumbents[won])] += 1
                 won += 1
                 if at < len(challengers):
+                    # It has won its place, and may lose it in the same pass to those behind it.
                     del self._window[challengers[at]]
                     self._probation[challengers[at]] = None
+                    incumbents.append(challengers[at])
+                    holds.append(wins[at])
             at += 1
         return victims
 

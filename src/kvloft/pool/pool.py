@@ -283,11 +283,11 @@ class BlockPool:
 
     def withdraw(self, n: int) -> list[tuple[Key, int]]:
         """Evict up to n blocks ahead of need. Their slots, bytes untouched, stay out of use until `reclaim`."""
-        n = min(n, self.room - len(self._free))
+        keep = self._hinted.protect({*self._pins, *self._writing})
+        n = min(n, len(self._slots) - len(keep))
         if n <= 0:
             return []
-        offer = Offer([object() for _ in range(n)], Request(object()))
-        victims = self._choose(n, {*self._pins, *self._writing}, offer)
+        victims = self._choose(n, keep, Offer([object() for _ in range(n)], Request(object())))
         slots = list(map(self._slots.pop, victims))
         self._away.update(slots)
         return list(zip(victims, slots, strict=True))
