@@ -24,7 +24,7 @@ def test_w_tinylfu_evicts_a_challenger_that_has_just_won():
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("names", itertools.permutations(range(5)))
+@pytest.mark.parametrize("names", list(itertools.permutations(range(5))))
 def test_a_segment_kept_in_part_is_closed_over_for_what_is_behind_it(names):
     """a-b-c and a-b-c-d share a segment; a and d are being read, so all four must stay."""
     a, b, c, d, new = names
