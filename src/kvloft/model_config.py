@@ -91,7 +91,8 @@ def _read(config: Source) -> Mapping[str, Any]:
         try:
             config = json.loads(path.read_text())
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ConfigError(f"model config: {path}: {error}; give a Hugging Face config.json or its folder") from error
+            reason = error.strerror if isinstance(error, OSError) else f"is no JSON: {error}"
+            raise ConfigError(f"model config: {path}: {reason}; give a Hugging Face config.json or its folder") from error
     if not isinstance(config, Mapping):
         raise ConfigError(f"model config: a JSON object is needed, not {type(config).__name__}")
     inner = config.get("text_config")
