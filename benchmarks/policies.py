@@ -50,7 +50,6 @@ ABLATIONS = {
     "hdi-no-classes": "one class for all blocks",
     "hdi-no-ghosts": "nothing learned after eviction",
     "hdi-no-scale": "classes shrunk to the average at once, not to a multiple of it",
-    "hdi-no-last-block": "a request's last block in the class of its tail",
     "hdi-no-rival": "no falling back to LRU",
     "hdi-stores-all": "no tail declined",
 }
@@ -101,7 +100,6 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "hdi-no-classes": {"HAZARDS": _OneClass},
     "hdi-no-ghosts": {"GHOSTS": 0},
     "hdi-no-scale": {"HAZARDS": type("Unscaled", (Hazards,), {"SCALE": 1e12})},
-    "hdi-no-last-block": {"_part_last_block": lambda self, path: None},
     "hdi-no-rival": {"RIVAL": type("Unrivalled", (Rival,), {"MARGIN": float("inf")})},
     "hdi-stores-all": {"DECLINE": 0.0},
 }

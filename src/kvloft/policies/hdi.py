@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence, Set
+from itertools import islice
 
 import numpy as np
 
@@ -31,8 +32,7 @@ _SHARED = (2, 3, 6)
 _FIRST_BRANCH = _TURNS
 _FIRST_SHARED = _FIRST_BRANCH + len(_BRANCHES) + 1
 _REMNANT = _FIRST_SHARED + len(_SHARED) + 1
-_LAST_BLOCK = _REMNANT + 1
-_CLASSES = _LAST_BLOCK + 1
+_CLASSES = _REMNANT + 1
 
 
 class HDI(Policy):
@@ -40,7 +40,7 @@ class HDI(Policy):
 
     Classes: a tail that continues a conversation, by turn; a tail that branches off elsewhere, by how many of the branches
     there are used again; a part that was used again, by how often; what a conversation left behind when it went on from an
-    earlier block; the last block of a request, which is often a partial one that nobody can use.
+    earlier block.
     """
 
     name = "hdi"
@@ -52,6 +52,8 @@ class HDI(Policy):
     """Requests between refreshes of the index."""
     DECLINE = 0.85
     """A new tail is not worth storing if its index is below this part of what was evicted lately."""
+    PARTIAL = 0.75
+    """If a request's last block is left behind more often than this, last blocks leave first."""
     TRIAL = 64
     """One such tail in so many is stored all the same."""
 
@@ -71,6 +73,10 @@ class HDI(Policy):
         self._price = 0.0
         """Running mean of the index of what was evicted."""
         self._declined = 0
+        self._partial = 0.0
+        """How often conversations go on from one block before the end of the last request, and not from its end."""
+        self._tips: OrderedDict[int, None] = OrderedDict()
+        """Segments at whose end a request ended, and nothing has come behind yet."""
         self._missed: dict[Hashable, int] = {}
         """By request whose store was declined: the ghost that stands for what it would have stored."""
         self._rival = self.RIVAL(self.capacity)
@@ -123,13 +129,15 @@ class HDI(Policy):
             return
         self._ages.tick()
         path = self._path(chain)
-        if path[-1].keys[0] in stored:
-            self._part_last_block(path)
         path[-1].ends = True
+        if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
+            self._tips[path[-1].number] = None
         above = path[0].parent
         while above and above.keys:
             path.insert(0, above)
             above = above.parent
+        for segment in path[:-1]:
+            self._tips.pop(segment.number, None)
         self._use(path, stored)
         changed = self._rival.judge(self._ages.clock)
         if self._ages.clock % self.PERIOD == 0:
@@ -139,7 +147,7 @@ class HDI(Policy):
             self._rank()
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        victims: list[Key] = []
+        victims = self._evict_tips(n, keep) if self._partial > self.PARTIAL else []
         kept: list[AgedSegment] = []
         while len(victims) < n and (segment := self._ages.lowest()):
             wanted = segment.keys[-(n - len(victims)) :] if not segment.live else ()
@@ -193,9 +201,12 @@ class HDI(Policy):
         """The segment that ends with this block, cut if it does not."""
         if not segment:
             return self._tree.root
-        if segment.keys[-1] == key:
-            return segment if not segment.ghost else self._part_ghost(segment)
-        return self._split(segment, segment.keys.index(key) + 1)
+        at = len(segment.keys) if segment.keys[-1] == key else segment.keys.index(key) + 1
+        if segment.ends and not segment.branches and segment.size - at <= 1:
+            self._partial += 0.05 * (segment.size - at - self._partial)
+        if at < len(segment.keys):
+            return self._split(segment, at)
+        return self._part_ghost(segment) if segment.ghost else segment
 
     def _attach(self, part: Sequence[Key], parent: AgedSegment, ghost: AgedSegment | None, request: Request) -> AgedSegment:
         """A new segment: a tail, or blocks that were evicted and come back. Their ghost stays until they have arrived."""
@@ -278,15 +289,6 @@ class HDI(Policy):
                 path.append(segment)
         return path
 
-    def _part_last_block(self, path: list[AgedSegment]) -> None:
-        """The last block of a request that stored it is a segment of its own."""
-        last = path[-1]
-        if len(last.keys) > 1 and not last.live and not last.ghost:
-            path[-1] = self._split(last, len(last.keys) - 1)
-            path[-1].ends = True
-            path.append(last)
-            self._reclass(last, _LAST_BLOCK)
-
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
         ours = 0
@@ -349,6 +351,16 @@ class HDI(Policy):
         if not segment.keys:
             self._emptied(segment)
         return tail
+
+    def _evict_tips(self, n: int, keep: Set[Key]) -> list[Key]:
+        """Last blocks of requests, up to n: partial ones, that nobody can use."""
+        victims: list[Key] = []
+        for number in list(islice(self._tips, n)):
+            del self._tips[number]
+            segment = self._tree.segments.get(number)
+            if segment and not segment.live and not segment.ghost and len(segment.keys) > 1 and segment.keys[-1] not in keep:
+                victims += self._evict_tail(segment, 1)
+        return victims
 
     def _emptied(self, segment: AgedSegment) -> None:
         """Its last resident block is gone; its parent may be a leaf now."""
