@@ -251,3 +251,11 @@ def test_the_public_sessions(shared):
     requests = list(open_trace(shared / "traces" / "claude_code"))
     assert len(requests) == 1671
     assert sum(len(request.keys) for request in requests) == 2_917_809
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"hash_ids": [18446744073709551616]}'])
+def test_lines_that_no_reader_can_hold_are_bad_lines(tmp_path, line):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(TraceError, match="line 1"):
+        list(open_trace(path))

@@ -76,7 +76,7 @@ def _open_native(path: Path, skip_bad: bool) -> LineTrace:
     for number, line in TraceFile(path).lines():
         try:
             reader(line)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise TraceError(f"{path}, line {number}: {error}") from error
         break
     return LineTrace(parts(path), NativeReader, reader.block_tokens, skip_bad)
@@ -90,7 +90,7 @@ def _detect(path: Path) -> str:
         raise TraceError(f"{path}: is empty")
     try:
         fields = msgspec.json.decode(first)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         fields = None
     if fields is None and first.lstrip().startswith(b"{") and b'"hash_id_scope"' in TraceFile(path).read():
         return "sessions"

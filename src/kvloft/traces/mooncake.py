@@ -10,7 +10,7 @@ import msgspec
 
 from kvloft.traces.event import TraceRequest
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 BLOCK_TOKENS = 512

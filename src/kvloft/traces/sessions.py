@@ -119,7 +119,7 @@ class SessionsTrace(Trace):
             if self.block_tokens not in (0, session.block_size):
                 raise ValueError(f"{session.block_size} tokens a block, but {self.block_tokens} before - at `$.block_size`")
             _check(session.requests, "requests")
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             if self._skip_bad:
                 return None
             raise error if isinstance(error, TraceError) else bad_data(str(file), error, "files") from error

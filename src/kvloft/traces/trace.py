@@ -99,7 +99,7 @@ class LineTrace(Trace):
                     request = read(line)
                     if request and len({*request.keys}) != len(request.keys):
                         raise ValueError(f"a block appears twice, but each stands for all before it{_FIELD}{read.field}`")
-                except (msgspec.DecodeError, ValueError) as error:
+                except (msgspec.DecodeError, RecursionError, ValueError) as error:
                     if not self._skip_bad:
                         raise bad_data(f"{path}, line {number}", error, "lines") from error
                     self.skipped += 1
