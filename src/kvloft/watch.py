@@ -81,7 +81,7 @@ def parse(text: str, at: float) -> Reading:
     """
     values: dict[str, dict[Labels, float]] = defaultdict(lambda: defaultdict(float))
     for family in text_string_to_metric_families(text):
-        name = family.name
+        name = family.name.removesuffix("_total")  # which stands there when the type is told under another name
         for sample in family.samples:
             if sample.name not in (name, f"{name}_total"):
                 continue
