@@ -73,6 +73,8 @@ def demo(
     comes back from host memory. Then the engine is restarted, and the conversations go on from disk. Exit code 0: both
     gave the same tokens; 1: they did not.
     """
+    if file and not as_json:
+        raise ConfigError(f"{file}: only JSON is written to a file; give --json too")
     check_outputs(file)
     settings: dict[str, Any] = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
     try:
