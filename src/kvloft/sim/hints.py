@@ -52,7 +52,8 @@ class Told(Trace):
         self._share = share
         self._seed = seed
         self.block_tokens, self.size = trace.block_tokens, trace.size
-        self.assumptions = [*trace.assumptions, f"{share:.0%} of the conversations say when they end, drawn with seed {seed}"]
+        told = f"{share:.0%} of the conversations say when they end, drawn with seed {seed}"
+        self.assumptions = [*trace.assumptions, told]
 
     def __iter__(self) -> Iterator[TraceRequest]:
         told = tell_ends(self._trace, self._share, self._seed)
