@@ -29,7 +29,7 @@ lint: $(VENV)/.vllm $(VENV)/.dev
 check: lint test
 
 bench: $(VENV)/.vllm $(VENV)/.dev
-	for file in benchmarks/*.py; do $(BIN)/python $$file --short || exit 1; done
+	for file in benchmarks/[!_]*.py; do $(BIN)/python $$file --short || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
