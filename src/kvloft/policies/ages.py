@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
+from heapq import heappop, heappush
 from typing import Self
 
 import numpy as np
@@ -11,10 +12,11 @@ from kvloft.policies.chains import Segment
 from kvloft.policies.hazard import BINS, EDGES, Hazards, Table
 from kvloft.request import Key
 
-_CHECKED_EVERY = [
-    (bin, max(1, (end - start) // 4)) for bin, (start, end) in enumerate(zip((0, *EDGES), EDGES, strict=False))
-]
-"""Segments in a bin move on when the time is a multiple of this: late by a quarter of the bin at most."""
+_NUMBER = 40
+"""Bits of a segment's number."""
+_NUMBERS = (1 << _NUMBER) - 1
+_ENDS = (*EDGES, 1 << 62)
+"""Ages at which bins end."""
 
 
 class AgedSegment(Segment):
@@ -32,6 +34,7 @@ class AgedSegment(Segment):
         "origin",
         "reads",
         "turn",
+        "use",
     )
 
     def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
@@ -41,9 +44,11 @@ class AgedSegment(Segment):
         self.kind = 0
         """Its class."""
         self.bin = 0
-        """The bin of its age, as far as it has been noticed."""
+        """The bin of its age when it was put among the leaves."""
         self.last = 0
         """When it was used last."""
+        self.use = -1
+        """That use's number, see `Watch`."""
         self.reads = 0
         self.turn = 0
         """How many tails of the same conversation lie before it."""
@@ -69,9 +74,70 @@ class AgedSegment(Segment):
         self.ends = whole.ends and whole.size <= 1
 
 
+class Watch:
+    """Sees which segments become too old for a bin without being used, resident or not. O(1) a use; the rest is arrays."""
+
+    PERIOD = 16
+    """Requests between looks."""
+
+    def __init__(self, hazards: Hazards) -> None:
+        self._hazards = hazards
+        self._base = 0
+        """Uses before the first in the arrays; all are older than any bin."""
+        self._times = array("q")
+        self._kinds = array("b")
+        self._blocks = array("q")
+        """By use, in their order: when it was, and of what; no blocks if the segment was used again since, or is gone."""
+        self._seen = [0] * (BINS - 1)
+        """By bin: the uses that have left it."""
+
+    def begin(self, segment: AgedSegment) -> None:
+        """A segment was used now."""
+        segment.use = self._base + len(self._times)
+        self._times.append(segment.last)
+        self._kinds.append(segment.kind)
+        self._blocks.append(segment.size)
+
+    def change(self, segment: AgedSegment) -> None:
+        """Its class or size are others now."""
+        at = segment.use - self._base
+        if at >= 0:
+            self._kinds[at] = segment.kind
+            self._blocks[at] = segment.size
+
+    def end(self, segment: AgedSegment, bin: int) -> None:
+        """It is used again at an age in this bin, or gone. Bins that it left since the last look are made up for."""
+        at = segment.use - self._base
+        segment.use = -1
+        if at < 0:
+            return
+        while bin and self._seen[bin - 1] <= at:
+            bin -= 1
+            self._hazards.survive(self._kinds[at], bin, 1, self._blocks[at])
+        self._blocks[at] = 0
+
+    def look(self, clock: int) -> None:
+        """Tell the hazards who has left which bin since the last look."""
+        for bin, edge in enumerate(EDGES):
+            first = self._seen[bin]
+            end = bisect_right(self._times, clock - edge, first)
+            if end > first:
+                self._seen[bin] = end
+                blocks = np.frombuffer(self._blocks, np.int64)[first:end]
+                kinds = np.frombuffer(self._kinds, np.int8)[first:end][blocks > 0]
+                totals = np.bincount(kinds, blocks[blocks > 0]).tolist()
+                for kind, count in enumerate(np.bincount(kinds).tolist()):
+                    if count:
+                        self._hazards.survive(kind, bin, count, int(totals[kind]))
+        old = self._seen[-1]
+        if old > 4096 and 2 * old > len(self._times):
+            del self._times[:old], self._kinds[:old], self._blocks[:old]
+            self._base += old
+            self._seen = [seen - old for seen in self._seen]
+
+
 class Ages:
-    """All segments, each in the queue of its age's bin, where those used first are first; and apart from that, by class and
-    bin, the leaves among them, which end a resident chain.
+    """The leaves, which end a resident chain, by class and bin of their age; in each those that came first are first.
 
     Args:
         segments: by number; to be kept up to date by whoever has them.
@@ -80,10 +146,11 @@ class Ages:
 
     def __init__(self, segments: dict[int, AgedSegment], hazards: Hazards) -> None:
         self.clock = 0
+        self.watch = Watch(hazards)
         self._segments = segments
-        self._hazards = hazards
-        self._all: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(BINS)]
         self._leaves: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._due: list[int] = []
+        """A heap: when a leaf leaves its bin, and its number, in one. Some have been used since, or are gone."""
         self._filled = 0
         """Bit r: there may be leaves in the queue of rank r."""
         self.rank(hazards.index)
@@ -93,27 +160,23 @@ class Ages:
         return bisect_right(EDGES, self.clock - segment.last)
 
     def put(self, segment: AgedSegment) -> None:
-        """Let a segment take its place."""
-        self._all[segment.bin][segment.number] = None
-        if segment.keys and not segment.live:
-            self.put_leaf(segment)
-
-    def put_leaf(self, segment: AgedSegment, oldest: bool = False) -> None:
-        """A segment ends a resident chain now; it is the youngest or the oldest of its class and bin."""
-        place = segment.kind * BINS + segment.bin
+        """If a segment ends a resident chain, it is a leaf: the oldest of its class and bin, or else the youngest."""
+        if segment.live or not segment.keys:
+            return
+        self.take(segment)
+        bin = segment.bin = self.bin(segment)
+        place = segment.kind * BINS + bin
         leaves = self._leaves[place]
+        oldest = next(iter(leaves), None)
         leaves[segment.number] = None
-        if oldest:
+        if oldest is not None and segment.last <= self._segments[oldest].last:
             leaves.move_to_end(segment.number, last=False)
         self._filled |= 1 << self._rank[place]
+        if bin < len(EDGES):
+            heappush(self._due, (segment.last + EDGES[bin]) << _NUMBER | segment.number)
 
     def take(self, segment: AgedSegment) -> None:
-        """Take a segment out; then its class and bin may be changed."""
-        self._all[segment.bin].pop(segment.number, None)
-        self.take_leaf(segment)
-
-    def take_leaf(self, segment: AgedSegment) -> None:
-        """A segment ends no resident chain now."""
+        """A segment, if it was one, ends no resident chain now; or its class is about to change."""
         self._leaves[segment.kind * BINS + segment.bin].pop(segment.number, None)
 
     def lowest(self) -> AgedSegment | None:
@@ -138,35 +201,20 @@ class Ages:
                 self._filled |= 1 << self._rank[place]
 
     def tick(self) -> None:
-        """One request more. Segments move on to the bins of their ages; a segment passes through each bin once."""
+        """One request more. Leaves move on to the bins of their ages; each passes through a bin once."""
         self.clock += 1
-        clock = self.clock
-        for bin, every in _CHECKED_EVERY:
-            if clock % every == 0 and self._all[bin]:
-                self._pass_on(bin)
-
-    def _pass_on(self, bin: int) -> None:
-        queue, segments = self._all[bin], self._segments
-        youngest = self.clock - EDGES[bin]
-        moved: list[int] = []
-        survived: dict[int, list[int]] = {}
-        for number in queue:
-            segment = segments[number]
-            if segment.last > youngest:
-                break
-            moved.append(number)
-            kind = segment.kind
-            leaf = self._leaves[kind * BINS + bin].pop(number, self) is None
-            segment.bin = bin + 1
-            if leaf and not segment.live:
-                self.put_leaf(segment)
-            if kind in survived:
-                survived[kind].append(segment.size)
-            else:
-                survived[kind] = [segment.size]
-        if moved:
-            for number in moved:
-                del queue[number]
-            self._all[bin + 1].update(dict.fromkeys(moved))
-            for kind, blocks in survived.items():
-                self._hazards.survive(kind, bin, len(blocks), sum(blocks))
+        if self.clock % self.watch.PERIOD == 0:
+            self.watch.look(self.clock)
+        due, now = self._due, (self.clock + 1) << _NUMBER
+        while due and due[0] < now:
+            entry = heappop(due)
+            segment = self._segments.get(entry & _NUMBERS)
+            if segment is None or segment.last + _ENDS[segment.bin] != entry >> _NUMBER:
+                continue
+            place = segment.kind * BINS + segment.bin
+            if self._leaves[place].pop(segment.number, self) is None and not segment.live:
+                segment.bin += 1
+                self._leaves[place + 1][segment.number] = None
+                self._filled |= 1 << self._rank[place + 1]
+                if segment.bin < len(EDGES):
+                    heappush(due, (segment.last + EDGES[segment.bin]) << _NUMBER | segment.number)

@@ -118,6 +118,10 @@ def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[list[Key], Key | N
     """Some blocks of an offer as runs that follow each other, each with the block before it."""
     if not keys:
         return
+    at = len(offer.offered) - len(keys)
+    if offer.offered[at:] == keys:
+        yield list(keys), offer.offered[at - 1] if at else offer.parent
+        return
     new = {*keys}
     run: list[Key] = []
     before = parent = offer.parent

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Table: TypeAlias = NDArray[np.float64]
 """One value a class and bin, [classes, bins]."""
 
-EDGES: tuple[int, ...] = (1, 2, 4, 8, 16, 32, *(round(2 ** (half / 2)) for half in range(11, 36)))
+EDGES: tuple[int, ...] = (1, 2, 4, 8, 16, 32, *(round(2 ** (half / 2)) for half in range(11, 32)))
 """Ages at which the bins end, but for the last one, which has no end."""
 BINS = len(EDGES) + 1
 
@@ -44,6 +44,8 @@ class Hazards:
         self._reused: Table = np.zeros((classes, BINS))
         self._survived: Table = np.zeros((classes, BINS))
         self._observed: Table = np.zeros((classes, BINS))
+        self._news = [[[0] * BINS for _ in range(classes)] for _ in range(3)]
+        """What is to be added to these three. Lists, because numbers are added one by one."""
         self.index: Table = np.zeros((classes, BINS))
         """Expected hits a block and request of residence, if it is kept for as long as that is best."""
         self.ever: NDArray[np.float64] = np.zeros(classes)
@@ -52,16 +54,20 @@ class Hazards:
 
     def reuse(self, kind: int, bin: int, blocks: int) -> None:
         """Blocks of a class were used again at an age in this bin."""
-        self._reused[kind, bin] += blocks
-        self._observed[kind, bin] += 1
+        self._news[0][kind][bin] += blocks
+        self._news[2][kind][bin] += 1
 
     def survive(self, kind: int, bin: int, segments: int, blocks: int) -> None:
         """Blocks of a class have become too old for this bin without being used."""
-        self._survived[kind, bin] += blocks
-        self._observed[kind, bin] += segments
+        self._news[1][kind][bin] += blocks
+        self._news[2][kind][bin] += segments
 
     def refresh(self) -> None:
         """Bring `index` up to date, and let what was observed fade."""
+        for table, news in zip((self._reused, self._survived, self._observed), self._news, strict=True):
+            table += np.array(news)
+            for row in news:
+                row[:] = [0] * BINS
         hazard = self._hazard()
         hazard[:, 1:-1] = (hazard[:, :-2] + 2 * hazard[:, 1:-1] + hazard[:, 2:]) / 4
         self.index = _index(hazard)

@@ -80,16 +80,17 @@ class HDI(Policy):
         self._missed: dict[Hashable, int] = {}
         """By request whose store was declined: the ghost that stands for what it would have stored."""
         self._rival = self.RIVAL(self.capacity)
+        self._rank()
 
     # The contract.
 
     def accept(self, offer: Offer, need: int) -> int:
-        if not self._price or self._rival.leads:
+        if self._rival.leads or self._worst >= self.DECLINE * self._price:
             return len(offer.keys)
         accepted = 0
         for run, before in runs(offer.keys, offer):
             for kind, blocks in self._kinds(run, before):
-                if self._hazards.index[kind, 0] < self.DECLINE * self._price and self._hazards.ever[kind] < 0.5:
+                if self._worth[kind] < self.DECLINE * self._price:
                     self._declined += 1
                     if self._declined % self.TRIAL:
                         return accepted
@@ -157,12 +158,12 @@ class HDI(Policy):
                 self._price += (index - self._price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
             if free < len(wanted) or segment.live:
-                self._ages.take_leaf(segment)
+                self._ages.take(segment)
                 if not segment.live:
                     kept.append(segment)
         for segment in reversed(kept):
             if segment.keys:
-                self._ages.put_leaf(segment, oldest=True)
+                self._ages.put(segment)
         self.evictions["leaf"] += len(victims)
         if len(victims) < n:
             inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
@@ -241,6 +242,7 @@ class HDI(Policy):
             earlier = self._tree.segments.get(self._missed.get(request.id, -1))
             if not ghost and earlier and earlier.ghost:
                 self._set_ghost(earlier, earlier.ghost + array("q", map(hash, part)))
+                self._ages.watch.change(earlier)
                 ghost = earlier
             elif not ghost:
                 ghost = self._tree.add((), parent)
@@ -250,7 +252,7 @@ class HDI(Policy):
                 parent.branches += 1
                 self._set_ghost(ghost, array("q", map(hash, part)))
                 self._rival.shadow.use([(ghost.number, len(part))])
-                self._ages.put(ghost)
+                self._ages.watch.begin(ghost)
                 self._missed[request.id] = ghost.number
             else:
                 if ghost.keys or len(part) < len(ghost.ghost):
@@ -269,8 +271,8 @@ class HDI(Policy):
         self._rival.shadow.split(out.number, n, tail=ghost.number)
         self._set_ghost(ghost, hashes[n:])
         self._set_ghost(out, hashes[:n])
-        self._ages.put(out)
-        if not ghost.keys and not ghost.ghost:
+        self._ages.watch.change(ghost)
+        if not ghost.size:
             self._remove(ghost)
         return out
 
@@ -292,18 +294,20 @@ class HDI(Policy):
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
         ours = 0
+        watch = self._ages.watch
         for segment in path:
             self._ages.take(segment)
+            bin = self._ages.bin(segment)
+            watch.end(segment, bin)
             segment.owner = None
             if not segment.keys or segment.keys[0] not in stored:
                 ours += len(segment.keys)
-                blocks = segment.size
-                self._hazards.reuse(segment.kind, self._ages.bin(segment), blocks)
+                self._hazards.reuse(segment.kind, bin, segment.size)
                 self._reused(segment)
                 segment.reads += 1
                 segment.kind = _shared(segment.reads)
             segment.last = self._ages.clock
-            segment.bin = 0
+            watch.begin(segment)
         for segment in reversed(path):
             self._ages.put(segment)
         sizes = [(segment.number, segment.size) for segment in reversed(path)]
@@ -321,11 +325,13 @@ class HDI(Policy):
     def _reclass(self, segment: AgedSegment, kind: int) -> None:
         self._ages.take(segment)
         segment.kind = kind
+        self._ages.watch.change(segment)
         self._ages.put(segment)
 
     def _split(self, segment: AgedSegment, at: int) -> AgedSegment:
         head = self._tree.split(segment, at)
         self._rival.shadow.split(segment.number, at, head=head.number)
+        self._ages.watch.change(segment)
         self._ages.put(head)
         return head
 
@@ -364,12 +370,12 @@ class HDI(Policy):
 
     def _emptied(self, segment: AgedSegment) -> None:
         """Its last resident block is gone; its parent may be a leaf now."""
-        self._ages.take_leaf(segment)
+        self._ages.take(segment)
         parent = segment.parent
         if parent:
             parent.live -= 1
             if not parent.live and parent.keys:
-                self._ages.put_leaf(parent, oldest=parent.last == segment.last)
+                self._ages.put(parent)
 
     def _set_ghost(self, segment: AgedSegment, ghost: "array[int]") -> None:
         if segment.ghost and self._ghost_at.get(segment.ghost[0]) == segment.number:
@@ -385,14 +391,14 @@ class HDI(Policy):
     def _part_ghost(self, segment: AgedSegment) -> AgedSegment:
         """Part the resident blocks, which are used, from the evicted ones behind them, which are not."""
         head = self._split(segment, len(segment.keys))
-        self._ages.take_leaf(segment)
-        if head.live == 0:
-            self._ages.put_leaf(head)
+        self._ages.take(segment)
+        self._ages.put(head)
         return head
 
     def _drop_ghost(self, ghost: AgedSegment, n: int) -> None:
         """Its first n evicted blocks are resident again, elsewhere."""
         self._set_ghost(ghost, ghost.ghost[n:])
+        self._ages.watch.change(ghost)
         if ghost.keys:
             return
         if ghost.ghost:
@@ -404,18 +410,23 @@ class HDI(Policy):
         while self._ghost_blocks > self.GHOSTS * self.capacity:
             segment = self._tree.segments[next(iter(self._ghosts))]
             self._set_ghost(segment, array("q"))
+            self._ages.watch.change(segment)
             if not segment.keys:
                 self._remove(segment)
 
     def _remove(self, segment: AgedSegment) -> None:
         self._ages.take(segment)
+        self._ages.watch.end(segment, self._ages.bin(segment))
         self._ghosts.pop(segment.number, None)
         self._rival.shadow.forget(segment.number)
         self._tree.remove(segment)
 
     def _rank(self) -> None:
-        lru = np.broadcast_to(LRU_INDEX, self._hazards.index.shape)
-        self._ages.rank(lru if self._rival.leads else self._hazards.index)
+        hazards = self._hazards
+        lru = np.broadcast_to(LRU_INDEX, hazards.index.shape)
+        self._ages.rank(lru if self._rival.leads else hazards.index)
+        self._worth: list[float] = np.where(hazards.ever < 0.5, hazards.index[:, 0], np.inf).tolist()
+        self._worst = min(self._worth)
 
 
 def _continues(parent: AgedSegment) -> bool:
