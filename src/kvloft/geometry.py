@@ -6,7 +6,7 @@ over ranks and replicates them when there are fewer heads than ranks; latents ar
 
 Hybrid models mix full attention with sliding windows. vLLM forms groups of equally many layers, so that a block of any group
 has the same size; a group with a window keeps only the last `window` tokens of a prefix. Source: vLLM 0.32,
-`vllm/v1/core/kv_cache_utils.py`; `tests/e2e/test_geometry.py` holds the numbers against real engines.
+`vllm/v1/core/kv_cache_utils.py`; `tests/e2e/test_geometry_engines.py` holds the numbers against real engines.
 """
 
 from collections import Counter

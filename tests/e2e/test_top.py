@@ -86,7 +86,8 @@ def test_top_tells_what_a_server_did(server, models):
 @pytest.mark.xdist_group("engine")
 def test_the_command_prints_views(server):
     command = [sys.executable, "-m", "kvloft", "top", server, "--count", "2", "--interval", "0.2"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    wide = {**os.environ, "COLUMNS": "120"}
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=wide).stdout
     assert "512 blocks readable" in shown and "disk" in shown and "in use" in shown
     lines = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
     views = [json.loads(line) for line in lines.splitlines()]

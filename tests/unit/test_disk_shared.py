@@ -176,11 +176,15 @@ def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path, disk: Callable[.
 def test_a_forked_child_holds_no_lock(disk: Callable[..., Disk]) -> None:
     one = disk()
     one.store(names(4))
+    forked, tell = os.pipe()
     child = os.fork()
     if not child:
+        # What is done at a fork is done by now.
+        os.write(tell, b".")
         signal.pause()
         os._exit(0)
     try:
+        assert os.read(forked, 1) == b"."
         one.tier.close()
         other = disk()
         assert other.tier._space.lock_file.members() == 1
@@ -189,3 +193,5 @@ def test_a_forked_child_holds_no_lock(disk: Callable[..., Disk]) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(forked)
+        os.close(tell)

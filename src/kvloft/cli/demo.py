@@ -267,7 +267,7 @@ def _verdict(
         + (f" ({evicted})" if evicted else "")
         + f"; stores refused {refused}",
         f"computed      {computed[0]:,} tokens without kvloft, {computed[1]:,} with",
-        f"restart *     the engine was stopped and started again: {later:,} tokens came from disk",
+        f"restart *     engine stopped and started: {later:,} tokens came from disk",
         "tokens        " + ("[green]identical[/]" if identical else "[bold red]DIFFERENT with kvloft[/]"),
     ]
     return Group(*lines)
