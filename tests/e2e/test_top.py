@@ -84,11 +84,12 @@ def test_top_tells_what_a_server_did(server, models):
 
 
 @pytest.mark.xdist_group("engine")
-def test_the_command_prints_views(server):
+def test_the_command_prints_views(server, models):
+    complete(server, models["llama"], ROUNDS[0][0])
     command = [sys.executable, "-m", "kvloft", "top", server, "--count", "2", "--interval", "0.2"]
     wide = {**os.environ, "COLUMNS": "120"}
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=wide).stdout
-    assert "512 blocks readable" in shown and "disk" in shown and "in use" in shown
+    assert "512 blocks readable" in shown and "disk" in shown and "in use" in shown, shown
     lines = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
     views = [json.loads(line) for line in lines.splitlines()]
     assert len(views) == 2 and views[0]["url"] == server and views[0]["capacity"] == 512
