@@ -159,8 +159,9 @@ class Ages:
         """The bin of a segment's age now."""
         return bisect_right(EDGES, self.clock - segment.last)
 
-    def put(self, segment: AgedSegment) -> None:
-        """If a segment ends a resident chain, it is a leaf: the oldest of its class and bin, or else the youngest."""
+    def put(self, segment: AgedSegment, first: bool = False) -> None:
+        """If a segment ends a resident chain, it is a leaf: the first to leave of its class and bin, if that is wanted or it
+        is the oldest there; or else the last."""
         if segment.live or not segment.keys:
             return
         self.take(segment)
@@ -169,7 +170,7 @@ class Ages:
         leaves = self._leaves[place]
         oldest = next(iter(leaves), None)
         leaves[segment.number] = None
-        if oldest is not None and segment.last <= self._segments[oldest].last:
+        if oldest is not None and (first or segment.last < self._segments[oldest].last):
             leaves.move_to_end(segment.number, last=False)
         self._filled |= 1 << self._rank[place]
         if bin < len(EDGES):

@@ -163,7 +163,7 @@ class HDI(Policy):
                     kept.append(segment)
         for segment in reversed(kept):
             if segment.keys:
-                self._ages.put(segment)
+                self._ages.put(segment, first=True)
         self.evictions["leaf"] += len(victims)
         if len(victims) < n:
             inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
@@ -375,7 +375,7 @@ class HDI(Policy):
         if parent:
             parent.live -= 1
             if not parent.live and parent.keys:
-                self._ages.put(parent)
+                self._ages.put(parent, first=parent.last == segment.last)
 
     def _set_ghost(self, segment: AgedSegment, ghost: "array[int]") -> None:
         if segment.ghost and self._ghost_at.get(segment.ghost[0]) == segment.number:
