@@ -43,7 +43,8 @@ class DiskTier(Tier):
         capacity_bytes: bound of everything in the directory, as the file system charges it.
         block_bytes: size of a block.
         namespace: what the blocks mean.
-        policy: which block leaves; see `kvloft.policies.make_policy`.
+        policy: which block leaves; see `kvloft.policies.make_policy`. A restart knows how recently blocks were used but not
+            which chain they are of, so what looks at chains has little to go by here.
         ttl: seconds after which a stored block is a miss.
         min_free_bytes: free space that the file system must keep; the tier gives space back when it falls below.
         threads: for I/O.
@@ -69,7 +70,7 @@ class DiskTier(Tier):
         block_bytes: int,
         namespace: Namespace,
         *,
-        policy: str | type[Policy] | Policy = "default",
+        policy: str | type[Policy] | Policy = "lru",
         ttl: float | None = None,
         min_free_bytes: int = 0,
         threads: int = 8,
