@@ -25,7 +25,7 @@ BUILTIN: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF, HDI)
 }
-DEFAULT = "hdi"
+DEFAULT = "lru"
 CHAINS = "+chains"
 _GROUP = "kvloft.policies"
 
