@@ -77,7 +77,7 @@ class AgedSegment(Segment):
 class Watch:
     """Sees which segments become too old for a bin without being used, resident or not. O(1) a use; the rest is arrays."""
 
-    PERIOD = 16
+    PERIOD = 128
     """Requests between looks."""
 
     def __init__(self, hazards: Hazards) -> None:
@@ -123,7 +123,7 @@ class Watch:
             end = bisect_right(self._times, clock - edge, first)
             if end > first:
                 self._seen[bin] = end
-                blocks = np.frombuffer(self._blocks, np.int64)[first:end]
+                blocks = np.frombuffer(self._blocks, np.int64)[first:end].copy()
                 kinds = np.frombuffer(self._kinds, np.int8)[first:end][blocks > 0]
                 totals = np.bincount(kinds, blocks[blocks > 0]).tolist()
                 for kind, count in enumerate(np.bincount(kinds).tolist()):
