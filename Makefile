@@ -1,7 +1,7 @@
 # make demo   real vLLM on the CPU, with and without kvloft
-# make test   set up and run the whole suite
+# make test   set up and run the suite
 # make check  linters, types, then the tests
-# make bench  all benchmarks in short form
+# make bench  all benchmarks in short form (make try-bench: only whether they run)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,13 +13,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test try-bench check lint bench clean
 
 demo: $(VENV)/.vllm
 	$(BIN)/kvloft demo $(ARGS)
 
 test: $(VENV)/.vllm $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not benchmark" $(ARGS)
+
+try-bench: $(VENV)/.vllm $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m benchmark
 
 lint: $(VENV)/.vllm $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -20,8 +20,8 @@ FULL = 192
 
 
 def disk(path: Path, **settings: Any) -> dict[str, Any]:
-    """A tier on disk. The models are so small that computing anew is often quicker than loading: not here. And a machine that
-    is busy with other tests is slow, which is not what is asked here."""
+    """A tier on disk. The models are so small that computing anew is often quicker than loading: not here. Nor is it asked
+    how fast a machine is that runs other tests beside this one."""
     tier = {"type": "disk", "path": str(path), "capacity": "64MiB", **settings}
     patient = {"lookup_seconds": 30, "pending_seconds": 60, "hang_seconds": 30, "close_seconds": 30}
     return {"tiers": [tier], "cascade": {"prefill_tokens_per_second": 1.0, **patient}}
