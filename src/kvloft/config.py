@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from decimal import Decimal
 
 _UNITS = {"": 1, "b": 1} | {
@@ -11,6 +12,25 @@ _UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024), ("i", 1024), ("", 1000))
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of something whose size is known only where it is, written as "80%".
+
+    Args:
+        percent: more than 0, at most 100.
+    """
+
+    percent: Decimal
+
+    def of(self, whole: int) -> int:
+        """So much of `whole`, rounded down."""
+        return int(whole * self.percent / 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent}%"
 
 
 def parse_size(value: object) -> int:
@@ -30,6 +50,24 @@ def parse_size(value: object) -> int:
     if size < 1:
         raise ValueError(f'{shown(value)} is not a size; give a number of bytes or text such as "4GiB"')
     return size
+
+
+def parse_share_or_size(value: object) -> int | Share:
+    """As `parse_size`, or a share such as "80%".
+
+    Raises:
+        ValueError: it is neither. The text says what would be right.
+    """
+    match = _SHARE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            raise ValueError(f'{error}, or a share such as "80%"') from None
+    share = Share(Decimal(match[1]))
+    if not 0 < share.percent <= 100:
+        raise ValueError(f"{value!r} is no share; give more than 0% and at most 100%")
+    return share
 
 
 def shown(value: object) -> str:

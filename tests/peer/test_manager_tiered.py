@@ -372,9 +372,9 @@ def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
     text = str(caught.value)
     assert len(caught.value.problems) == 6
     assert 'tiers_after_reset: \'perhaps\' is neither "forget" nor "keep"' in text
-    assert "cascade.pendin_seconds is unknown; did you mean pending_seconds?" in text
+    assert "cascade.pendin_seconds: unknown setting; did you mean pending_seconds?" in text
     assert "tiers[0].path: missing" in text
-    with pytest.raises(ConfigError, match="hang_seconds: -1 is not a number greater than 0"):
+    with pytest.raises(ConfigError, match=r"cascade\.hang_seconds: -1 is not a number greater than 0"):
         make_spec(cascade={"hang_seconds": -1})
 
 

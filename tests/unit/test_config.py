@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvloft.config import format_size, nearest, parse_size
+from kvloft.config import Share, format_size, nearest, parse_share_or_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,25 @@ def test_what_is_no_size_is_named(wrong: object) -> None:
 )
 def test_sizes_are_written_as_people_read_them(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(("text", "of_1000"), [("80%", 800), (" 12.5 %", 125), ("100%", 1000), ("0.1%", 1)])
+def test_shares(text: str, of_1000: int) -> None:
+    share = parse_share_or_size(text)
+    assert isinstance(share, Share)
+    assert share.of(1000) == of_1000
+    assert parse_share_or_size(str(share)) == share
+
+
+def test_a_size_is_no_share() -> None:
+    assert parse_share_or_size("4GiB") == 4 << 30
+
+
+@pytest.mark.parametrize("wrong", ["0%", "101%", "%", "-5%", "5%%", "lots"])
+def test_what_is_no_share_is_named(wrong: str) -> None:
+    with pytest.raises(ValueError, match="%") as caught:
+        parse_share_or_size(wrong)
+    assert repr(wrong) in str(caught.value)
 
 
 @given(st.integers(1, 1 << 50))

@@ -13,6 +13,7 @@ import pytest
 from kvloft.doctor import Harm, Plan, examine
 from kvloft.tiers.disk.files import Files
 from kvloft.transfer import available_memory
+from kvloft.transfer.arena import total_memory
 
 GIB = 1 << 30
 
@@ -67,11 +68,13 @@ def test_the_container_counts(machine):
 def test_memory_is_what_the_arena_finds(machine):
     """A limit on an outer group counts, and a page cache that can be dropped is not in the way."""
     assert available_memory(machine) == 64 * GIB
+    assert total_memory(machine) == 68000000 * 1024
     (machine / "proc/self").mkdir()
     (machine / "proc/self/cgroup").write_text("0::/pod/engine\n")
     (machine / "sys/fs/cgroup/pod/engine").mkdir(parents=True)
     limit(machine / "sys/fs/cgroup/pod", 8 * GIB, used=3 * GIB, cached=GIB)
     assert available_memory(machine) == 6 * GIB
+    assert total_memory(machine) == 8 * GIB
     assert "6 GiB this container has left" in found(Plan(host=7 * GIB), machine)["memory"][1]
 
 

@@ -17,6 +17,7 @@ LAYERS = {
     "keys": 1,
     "request": 0,
     "config": 0,
+    "fields": 1,
     "geometry": 2,
     "telemetry": 1,
     "policies": 2,
@@ -24,13 +25,14 @@ LAYERS = {
     "tiers": 3,
     "transfer": 4,
     "traces": 4,
+    "settings": 5,
     "sim": 5,
-    "vllm": 5,
+    "vllm": 6,
     "report": 6,
-    "doctor": 6,
     "watch": 6,
-    "testing": 6,
-    "cli": 7,
+    "doctor": 7,
+    "testing": 7,
+    "cli": 8,
 }
 """A module imports from lower layers and from its own folder."""
 

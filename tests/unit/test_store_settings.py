@@ -67,10 +67,9 @@ def test_wrong_settings_say_what_to_write(settings: Any, words: list[str]) -> No
         ({"type": "mooncake", "url": "h:1"}, ["mooncake://host:port"]),
     ],
 )
-def test_wrong_addresses_are_refused_when_the_tier_is_made(settings: Any, words: list[str]) -> None:
-    (plan,) = read_tiers([settings])
+def test_wrong_addresses_are_refused(settings: Any, words: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
-        plan.open(4096, NAMESPACE)
+        read_tiers([settings])
     assert all(word in str(refused.value) for word in words) and "hunter2" not in str(refused.value)
 
 
@@ -88,7 +87,8 @@ def test_a_secret_that_is_not_there_is_named_by_its_setting(tmp_path: Any, monke
         (plan,) = read_tiers([{"type": "objects", "url": f"file://{tmp_path}", setting: "env:NOPE"}])
         with pytest.raises(ConfigError, match=f"^{setting}: the environment variable NOPE is not set"):
             plan.open(4096, NAMESPACE)
-    password = stores.REDIS["password"]("env:NOPE")
+    (field,) = (field for field in stores.REDIS if field.name == "password")
+    password = field.kind.read("env:NOPE")
     with pytest.raises(ConfigError, match=r"^password: the environment variable NOPE is not set"):
         password.read()
     with pytest.raises(ConfigError, match=r"^tiers\[0\]\.password: the 7 characters given are no reference"):

@@ -1,6 +1,8 @@
 """Tiers from settings."""
 
+import os
 import sys
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +13,10 @@ from kvloft.errors import ConfigError
 from kvloft.keys import Namespace
 from kvloft.tiers.disk import DiskTier
 from kvloft.tiers.memory import MemoryTier
-from kvloft.tiers.settings import read_tier, read_tiers
+from kvloft.tiers.mooncake import MooncakeAccess, MooncakeTier
+from kvloft.tiers.objects import ObjectAccess, ObjectTier
+from kvloft.tiers.redis import RedisAccess, RedisTier
+from kvloft.tiers.settings import TYPES, read_tier, read_tiers
 
 
 def problems(given: Any) -> list[str]:
@@ -60,9 +65,37 @@ def test_every_fault_is_named() -> None:
     )
     assert len(found) == 11
     assert "tiers[0].capasity: unknown setting; did you mean capacity?" in found
-    assert "tiers[0].capacity: missing; say what it is" in found
+    assert any(problem.startswith("tiers[0].capacity: missing; give bytes, or text such as ") for problem in found)
     assert "tiers[1].type: 'disc' is unknown; did you mean 'disk'?" in found
-    assert any(problem.startswith("tiers[4].policy: 'lru2' is unknown; choose one of: ") for problem in found)
+    assert any(problem.startswith("tiers[4].policy: 'lru2' is unknown; did you mean 'lru-2'") for problem in found)
+
+
+def test_a_disk_may_be_a_share_of_its_file_system(tmp_path: Path) -> None:
+    volume = os.statvfs(tmp_path)
+    path = str(tmp_path / "not/yet/there")
+    tier = read_tier({"type": "disk", "path": path, "capacity": "2.5%", "min_free": "1%"}).open(8192, Namespace(model="m"))
+    assert tier.capacity_bytes == int(volume.f_blocks * volume.f_frsize * 0.025)
+    tier.close()
+    assert "more than 0% and at most 100%" in problems([{"type": "disk", "path": path, "capacity": "101%"}])[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "made_of", "renamed"),
+    [
+        ("disk", (DiskTier,), {"min_free": "min_free_bytes"}),
+        ("redis", (RedisAccess, RedisTier), {"chunk": "chunk_bytes"}),
+        ("objects", (ObjectAccess, ObjectTier), {}),
+        ("mooncake", (MooncakeAccess, MooncakeTier), {}),
+    ],
+)
+def test_the_tables_tell_the_defaults_of_the_classes(kind: str, made_of: tuple[Any, ...], renamed: dict[str, str]) -> None:
+    actual = {name: it.default for made in made_of for name, it in signature(made).parameters.items()}
+    for field in TYPES[kind].fields:
+        name = renamed.get(field.name, field.name)
+        if name in actual and field.default is not None:
+            assert actual[name] == field.default, field.name
+        elif not field.required and name in actual:
+            assert not actual[name] or field.name == "options"
 
 
 def test_names_are_unique() -> None:

@@ -55,6 +55,11 @@ def test_size_becomes_chunks(size: object) -> None:
     assert spec.get_manager() is spec.get_manager()
 
 
+def test_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvloft.settings.spec.total_memory", lambda: 10 << 20)
+    assert make_spec(cpu_bytes_to_use="80%").get_manager().pool.capacity == (8 << 20) // 12288
+
+
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_policy_by_name(policy: str) -> None:
     assert make_spec(cpu_bytes_to_use="1MiB", eviction_policy=policy).get_manager().pool.policy.name == policy

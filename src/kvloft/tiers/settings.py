@@ -1,20 +1,21 @@
 """Tiers from settings: `{"type": "disk", "path": ..., "capacity": "200GiB"}` as people write them in JSON or TOML."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from kvloft.config import nearest, parse_size, shown
+from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
+from kvloft.fields import COUNT, FLAG, SECONDS, SIZE_OR_SHARE, TEXT, Field, Kind, object_schema, read_fields
 from kvloft.keys import Namespace
 from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import stores
 from kvloft.tiers.base import Buffer, Tier
-from kvloft.tiers.values import read_count, read_flag, read_seconds, read_text
 
-Reader: TypeAlias = Callable[[object], Any]
-"""A setting's value from what was written; `ValueError` says what would be right."""
 _EXAMPLE = '[{"type": "disk", "path": "/var/cache/kvloft", "capacity": "200GiB"}]'
 
 
@@ -47,11 +48,11 @@ class TierPlan(NamedTuple):
         return tier
 
 
-class _Kind(NamedTuple):
-    """What a type of tier may be told, what it must be told, and how it is made."""
+class TierType(NamedTuple):
+    """A type of tier that settings can name: what it is, what it may be told, and how it is made."""
 
-    readers: Mapping[str, Reader]
-    required: Sequence[str]
+    meaning: str
+    fields: Sequence[Field]
     make: Callable[..., Tier]
     takes_arena: bool = False
 
@@ -91,104 +92,124 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
         ConfigError: naming every setting that is wrong.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
-        raise ConfigError(f"{where}: has no type; give one of: {', '.join(_KINDS)}")
+        raise ConfigError(f"{where}: has no type; give one of: {', '.join(TYPES)}")
     settings = dict(given)
-    kind_name = settings.pop("type")
-    problems = [
-        f"{where}.{name}: is not text; give it in quotes"
-        for name in ("name", "namespace")
-        if not isinstance(settings.get(name, ""), str)
-    ]
-    name, label = settings.pop("name", kind_name), settings.pop("namespace", "")
-    if kind_name in _KINDS:
-        kind = _KINDS[kind_name]
-        values = _read(settings, kind, where, problems)
-        make: Callable[..., Tier] = kind.make
+    type_name = settings.pop("type")
+    problems: list[str] = []
+    common = read_fields({name: settings.pop(name, None) for name in ("name", "namespace")}, COMMON, problems, f"{where}.")
+    kind = TYPES.get(type_name)
+    make: Callable[..., Tier]
+    if kind is not None:
+        make, values = kind.make, read_fields(settings, kind.fields, problems, f"{where}.")
     else:
-        make, values = _foreign(kind_name, settings, where, problems), settings
+        make, values = _foreign(type_name, settings, where, problems), settings
     if problems:
         raise ConfigError(problems)
-    return TierPlan(name, label, partial(make, **values), kind_name in _KINDS and _KINDS[kind_name].takes_arena)
+    takes_arena = kind is not None and kind.takes_arena
+    return TierPlan(common.get("name", type_name), common.get("namespace", ""), partial(make, **values), takes_arena)
 
 
-def _read(given: Mapping[str, Any], kind: _Kind, where: str, problems: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in kind.readers:
-            meant = nearest(name, kind.readers)
-            hint = f"did you mean {meant}?" if meant else f"known are: {', '.join(kind.readers)}"
-            problems.append(f"{where}.{name}: unknown setting; {hint}")
-            continue
-        try:
-            values[name] = kind.readers[name](value)
-        except ValueError as error:
-            problems.append(f"{where}.{name}: {error}")
-    problems += [f"{where}.{name}: missing; say what it is" for name in kind.required if name not in given]
-    return values
-
-
-def _foreign(kind_name: str, settings: dict[str, Any], where: str, problems: list[str]) -> Callable[..., Tier]:
+def _foreign(type_name: str, settings: dict[str, Any], where: str, problems: list[str]) -> Callable[..., Tier]:
     module_path = settings.pop("module_path", None)
     if module_path is None:
-        meant = nearest(kind_name, _KINDS)
-        hint = f"did you mean {meant!r}?" if meant else f"choose one of: {', '.join(_KINDS)}, or name its `module_path`"
-        problems.append(f"{where}.type: {kind_name!r} is unknown; {hint}")
+        meant = nearest(type_name, TYPES)
+        hint = f"did you mean {meant!r}?" if meant else f"choose one of: {', '.join(TYPES)}, or name its `module_path`"
+        problems.append(f"{where}.type: {type_name!r} is unknown; {hint}")
         return Tier
     try:
-        found = getattr(import_module(module_path), kind_name, None)
+        found = getattr(import_module(module_path), type_name, None)
     except ImportError as error:
         problems.append(f"{where}.module_path: {module_path!r} cannot be imported: {error}")
         return Tier
     if not isinstance(found, type) or not issubclass(found, Tier):
-        problems.append(f"{where}.type: {module_path!r} has no kvloft Tier class {kind_name!r}")
+        problems.append(f"{where}.type: {module_path!r} has no kvloft Tier class {type_name!r}")
         return Tier
     return found
 
 
-def after_reset(value: object) -> str:
-    """Whether tiers "forget" or "keep" what they hold when the engine resets its caches.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if value in ("forget", "keep"):
-        return str(value)
-    raise ValueError(f'{shown(value)} is neither "forget" nor "keep"')
+def tiers_schema() -> dict[str, Any]:
+    """JSON Schema of a list of tiers."""
+    ours = [
+        object_schema(
+            [Field("type", Kind(str, {"const": name}, name), kind.meaning, required=True), *COMMON, *kind.fields],
+            title=name,
+        )
+        for name, kind in TYPES.items()
+    ]
+    foreign = {
+        "type": "object",
+        "title": "a tier of your own",
+        "properties": {
+            "type": {"not": {"enum": [*TYPES]}, "type": "string", "description": "The class's name."},
+            "module_path": {"type": "string", "description": "Where to import it from."},
+        },
+        "required": ["type", "module_path"],
+    }
+    return {"type": "array", "items": {"oneOf": [*ours, foreign]}}
 
 
 # What the settings may be.
 
 
-def _policy(value: object) -> str:
+def _read_policy(value: object) -> str:
     if is_policy(value):
         return str(value)
-    raise ValueError(f"{shown(value)} is unknown; choose one of: {', '.join(policy_names())}")
+    meant = nearest(value, policy_names()) if isinstance(value, str) else None
+    hint = f"did you mean {meant!r}? Choose" if meant else "choose"
+    raise ValueError(f"{shown(value)} is unknown; {hint} one of: {', '.join(policy_names())}")
 
 
-def _make_disk(block_bytes: int, namespace: Namespace, path: str, capacity: int, min_free: int = 0, **rest: Any) -> Tier:
+POLICY = Kind(_read_policy, {"type": "string"}, "a policy's name")
+"""A policy that `make_policy` knows."""
+
+
+def volume_bytes(path: str | PathLike[str]) -> int:
+    """Size of the file system that holds this folder, or will once it is made."""
+    absolute = Path(path).absolute()
+    volume = os.statvfs(next(folder for folder in (absolute, *absolute.parents) if folder.exists()))
+    return volume.f_blocks * volume.f_frsize
+
+
+def _make_disk(
+    block_bytes: int, namespace: Namespace, path: str, capacity: int | Share, min_free: int | Share = 0, **rest: Any
+) -> Tier:
     from kvloft.tiers.disk import DiskTier
 
-    return DiskTier(path, capacity, block_bytes, namespace, min_free_bytes=min_free, **rest)
+    size, spare = (part.of(volume_bytes(path)) if isinstance(part, Share) else part for part in (capacity, min_free))
+    return DiskTier(path, size, block_bytes, namespace, min_free_bytes=spare, **rest)
 
 
-_KINDS: dict[str, _Kind] = {
-    "disk": _Kind(
-        readers={
-            "path": read_text,
-            "capacity": parse_size,
-            "min_free": parse_size,
-            "policy": _policy,
-            "ttl": read_seconds,
-            "threads": read_count,
-            "queue_blocks": read_count,
-            "direct": read_flag,
-            "sync": read_flag,
-        },
-        required=("path", "capacity"),
-        make=_make_disk,
+_LABEL = Kind(lambda value: "" if value == "" else TEXT.read(value), {"type": "string"}, "text")
+COMMON = (
+    Field("name", TEXT, "What metrics and per-request filters call the tier; by default its type."),
+    Field("namespace", _LABEL, "A label for its blocks: those with another label are never served."),
+)
+"""What every tier may be told."""
+TYPES: dict[str, TierType] = {
+    "disk": TierType(
+        "A folder on a local disk: bounded, checksummed, found again after a restart.",
+        (
+            Field("path", TEXT, "The folder; made if it is not there.", required=True),
+            Field(
+                "capacity",
+                SIZE_OR_SHARE,
+                'Bound of everything in the folder, such as "200GiB"; "80%" is a share of its file system.',
+                required=True,
+            ),
+            Field("min_free", SIZE_OR_SHARE, "Free space that the file system must keep; below it, blocks leave.", 0),
+            Field("policy", POLICY, "Which block leaves when the tier is full.", "lru"),
+            Field("ttl", SECONDS, "Seconds after which a stored block is a miss. By default none is."),
+            Field("threads", COUNT, "Threads that read and write.", 8),
+            Field("queue_blocks", COUNT, "Blocks that may wait to be written; what is offered beyond is dropped.", 4096),
+            Field("direct", FLAG, "Bypass the page cache (O_DIRECT). By default where the file system takes it."),
+            Field("sync", FLAG, "Have the medium keep a block before it counts as stored (fdatasync).", False),
+        ),
+        _make_disk,
     ),
-    "redis": _Kind(stores.REDIS, ("url",), stores.make_redis),
-    "objects": _Kind(stores.OBJECTS, ("url",), stores.make_objects),
-    "mooncake": _Kind(stores.MOONCAKE, ("url",), stores.make_mooncake, takes_arena=True),
+    "redis": TierType("Redis or Valkey, shared by many engines.", stores.REDIS, stores.make_redis),
+    "objects": TierType(
+        "An object store (S3, Google Cloud Storage, Azure) or a shared folder.", stores.OBJECTS, stores.make_objects
+    ),
+    "mooncake": TierType("Mooncake Store, by RDMA or TCP.", stores.MOONCAKE, stores.make_mooncake, takes_arena=True),
 }
 """The types of tiers that settings can name."""

@@ -271,10 +271,24 @@ def available_memory(root: Path = Path("/")) -> int:
     return min([machine_memory(root), *(room for group in _cgroups(root) if (room := _room(group)) is not None)])
 
 
+def total_memory(root: Path = Path("/")) -> int:
+    """Bytes of the machine's memory, or of the container's if it may use less. The same for all its processes, at all times.
+
+    Args:
+        root: where /proc and /sys are; another folder only for tests.
+    """
+    limits = [limit for group in _cgroups(root) if (limit := _limit(group)) is not None]
+    return min([_meminfo(root, "MemTotal"), *limits])
+
+
 def machine_memory(root: Path = Path("/")) -> int:
     """Bytes that the machine could give now, whatever this process's container may take."""
+    return _meminfo(root, "MemAvailable")
+
+
+def _meminfo(root: Path, name: str) -> int:
     fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024
+    return int(fields[name].split()[0]) * 1024
 
 
 def _cgroups(root: Path) -> list[Path]:
@@ -301,4 +315,11 @@ def _room(group: Path) -> int | None:
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
             reclaimable = int(stat.get("inactive_file", 0))
             return max(int((group / limit).read_text()) - int((group / used).read_text()) + reclaimable, 0)
+    return None
+
+
+def _limit(group: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            return int((group / name).read_text())
     return None

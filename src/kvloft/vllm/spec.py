@@ -1,8 +1,8 @@
 """`KvloftSpec`: kvloft as vLLM's offloading spec, named in `kv_connector_extra_config`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,13 +11,12 @@ from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, Offloa
 from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from kvloft.config import format_size, nearest, parse_size, shown
+from kvloft.config import format_size
 from kvloft.errors import ConfigError
-from kvloft.policies import is_policy, policy_names
+from kvloft.settings.spec import HOST, read_spec
 from kvloft.tiers import Tier
-from kvloft.tiers.settings import TierPlan, after_reset, read_tiers
+from kvloft.tiers.settings import TierPlan
 from kvloft.transfer import Arena
-from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm.compat import engine_config
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
@@ -28,37 +27,12 @@ from kvloft.vllm.tier_metrics import tier_metric_definitions
 from kvloft.vllm.tiered import TieredManager
 from kvloft.vllm.worker import KvloftWorker
 
-_FROM_VLLM = (
-    "spec_name",
-    "spec_module_path",
-    "blocks_per_chunk",
-    "block_size",
-    "cache_policy_module_path",
-    "offload_prompt_only",
-    "self_describing_kv_events",
-)
-_REFUSED = {
-    "secondary_tiers": "KvloftSpec has tiers of its own; name them in tiers",
-    "canonical_layout": "KvloftSpec keeps blocks in the layout of the workers; leave it out",
-}
-
 
 class KvloftSpec(CPUOffloadingSpec):
     """Host memory run by kvloft's manager. On the CPU platform kvloft's worker moves the bytes, elsewhere vLLM's own does.
 
-    Settings, in `kv_connector_extra_config` beside `spec_name` and `spec_module_path`:
-
-    - `cpu_bytes_to_use`: host memory for all ranks together, as a number of bytes or text such as "4GiB". Required.
-    - `eviction_policy`: a kvloft policy, "lru" by default.
-    - `transfer_threads`: threads that copy, in each rank, on the CPU platform; 2 by default.
-    - `tiers`: where blocks rest below host memory, the fastest first, such as
-      `[{"type": "disk", "path": "/var/cache/kvloft", "capacity": "200GiB"}]`; see `kvloft.tiers.settings`. None by default.
-    - `tiers_after_reset`: "forget" (the default) or "keep" what the tiers hold when vLLM resets its caches. It does so
-      before it sleeps, and after weights were changed in place; keep only if the weights never are.
-    - `cascade`: bounds of what moves between host memory and the tiers; see `kvloft.transfer.limits.CascadeConfig`.
-    - `record`: a file to record every request in, for `kvloft replay`, such as "/var/log/kvloft/trace.jsonl.zst".
-    - `store_threshold`, `max_tracker_size`: store a block only when offered so often; blocks to keep count of.
-    - those that vLLM itself reads: `blocks_per_chunk` or `block_size`, `offload_prompt_only`, ...
+    Its settings, in `kv_connector_extra_config`, are those of `kvloft.settings.spec.SPEC`; `kvloft config --explain` tells
+    what each means.
 
     Raises:
         ConfigError: naming every setting that is wrong.
@@ -158,71 +132,13 @@ def _close(host: Arena | SharedRegion) -> None:
         host.close()
 
 
-def _cascade(value: object) -> CascadeConfig:
-    if isinstance(value, CascadeConfig):
-        return value
-    known = [field.name for field in fields(CascadeConfig)]
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{shown(value)} is not a mapping; known settings are: {', '.join(known)}")
-    unknown = [
-        f"cascade.{name} is unknown" + (f"; did you mean {meant}?" if (meant := nearest(str(name), known)) else "")
-        for name in value
-        if name not in known
-    ]
-    if unknown:
-        raise ConfigError(unknown)
-    return CascadeConfig(**value)
-
-
-def _integer(least: int, most: int | None = None) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
-            return value
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{shown(value)} is wrong; give an integer {bounds}")
-
-    return read
-
-
-def _file_name(value: object) -> str:
-    if isinstance(value, str) and value.endswith((".jsonl", ".jsonl.zst")):
-        return value
-    raise ValueError(f"{shown(value)} is not a file to record in; give a name that ends in .jsonl or .jsonl.zst")
-
-
-_READERS: dict[str, tuple[Callable[[object], Any], Any]] = {
-    "cpu_bytes_to_use": (parse_size, None),
-    "eviction_policy": (str, "lru"),
-    "transfer_threads": (_integer(1, 64), 2),
-    "tiers": (read_tiers, ()),
-    "tiers_after_reset": (after_reset, "forget"),
-    "cascade": (_cascade, CascadeConfig()),
-    "record": (_file_name, None),
-    "store_threshold": (_integer(0), 0),
-    "max_tracker_size": (_integer(1), 64_000),
-}
-"""What kvloft reads: how, and what holds if it is not given."""
-
-
 def _read(config: OffloadingConfig) -> dict[str, Any]:
     given = config.extra_config
-    problems = [*_model_problem(given), *_unknown(given)]
-    settings: dict[str, Any] = {}
-    for name, (reader, default) in _READERS.items():
-        if given.get(name) is None:
-            settings[name] = default
-            continue
-        try:
-            settings[name] = reader(given[name])
-        except ConfigError as error:
-            problems += error.problems
-        except ValueError as error:
-            problems.append(f"{name}: {error}")
-    problems += _policy_problem(given)
-    if given.get("cpu_bytes_to_use") is None:
-        problems.append('cpu_bytes_to_use: missing; say how much host memory to use, as bytes or text such as "4GiB"')
-    elif "cpu_bytes_to_use" in settings:
-        problems += _too_small(config, settings["cpu_bytes_to_use"])
+    problems = _model_problem(given)
+    settings = read_spec(given, problems)
+    size = settings[HOST.name]
+    if size is not None:
+        problems += _too_small(config, size)
     if problems:
         raise ConfigError([f"kv_connector_extra_config: {problem}" for problem in problems])
     return settings
@@ -235,28 +151,6 @@ def _model_problem(given: Mapping[str, Any]) -> list[str]:
     return [
         f"spec_name: {given.get('spec_name')!r} cannot serve {engine.model_config.model} on the CPU platform: vLLM "
         "caches no prefixes of latent attention there, and goes on wrongly from what is loaded; serve it without offloading"
-    ]
-
-
-def _unknown(given: Mapping[str, Any]) -> list[str]:
-    known = [*_READERS, *_FROM_VLLM]
-    # What was given is not repeated: it may hold a secret.
-    problems = [f"{name}: is not possible: {why}" for name, why in _REFUSED.items() if given.get(name)]
-    for name in given:
-        if name not in known and name not in _REFUSED and (meant := nearest(name, known)):
-            problems.append(f"{name}: unknown setting; did you mean {meant}?")
-    return problems
-
-
-def _policy_problem(given: Mapping[str, Any]) -> list[str]:
-    policy = given.get("eviction_policy")
-    if policy is None or given.get("cache_policy_module_path") is not None or is_policy(policy):
-        return []
-    meant = nearest(str(policy), policy_names())
-    return [
-        f"eviction_policy: {shown(policy)} is unknown; "
-        + (f"did you mean {meant!r}? " if meant else "")
-        + f"Choose one of: {', '.join(policy_names())}"
     ]
 
 

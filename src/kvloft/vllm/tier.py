@@ -18,11 +18,9 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from kvloft.errors import ConfigError
+from kvloft.settings.stock import read_stock_disk
 from kvloft.tiers.base import Buffer, Presence, Status
 from kvloft.tiers.salted import Salted
-from kvloft.tiers.settings import after_reset as read_after_reset
-from kvloft.tiers.settings import read_tier
 from kvloft.vllm.namespace import namespace_of
 
 _RESULTS = {Presence.HIT: LookupResult.HIT, Presence.MISS: LookupResult.MISS, Presence.UNKNOWN: LookupResult.RETRY}
@@ -31,13 +29,6 @@ _SHUN_SECONDS = 10.0
 _SHUNNED_MOST = 100_000
 _COUNTERS = "vllm:kvloft_disk_tier"
 _SIZES = "vllm:kvloft_disk_tier_size"
-
-
-def _read_after_reset(value: object, where: str) -> str:
-    try:
-        return read_after_reset(value)
-    except ValueError as error:
-        raise ConfigError(f"{where}.after_reset: {error}") from None
 
 
 class DiskTier(SecondaryTierManager):
@@ -51,10 +42,8 @@ class DiskTier(SecondaryTierManager):
 
     Args:
         offloading_spec, primary_kv_view, tier_type, backpressure_detector: from vLLM.
-        after_reset: "forget" or "keep" what is on disk when vLLM resets its caches. It does so before it sleeps, and after
-            weights were changed in place; keep only if the weights never are.
-        locality: "LOCAL" or "REMOTE", for per-request filters; None matches both.
-        settings: `path`, `capacity`, and the others of kvloft's disk tier; see `kvloft.tiers.settings`.
+        settings: of `kvloft.settings.stock.DISK`.
+
 
     Raises:
         ConfigError: naming every setting that is wrong.
@@ -68,17 +57,13 @@ class DiskTier(SecondaryTierManager):
         primary_kv_view: memoryview,
         tier_type: str,
         backpressure_detector: Any = None,
-        locality: str | None = None,
-        after_reset: str = "forget",
         **settings: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        plan, self._keep, locality = read_stock_disk(settings, f"secondary_tiers, {tier_type}")
         self.locality = Locality(locality) if locality is not None else None
-        where = f"secondary_tiers, {tier_type}"
-        plan = read_tier({"type": "disk", **settings}, where)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         block_bytes = int(self._rows.shape[1])
-        self._keep = _read_after_reset(after_reset, where) == "keep"
         self.tier = Salted(plan.open(block_bytes, namespace_of(offloading_spec.config, block_bytes, "vllm", plan.label)))
         self._jobs: dict[int, TransferJob] = {}
         self._shunned: dict[OffloadKey, float] = {}
