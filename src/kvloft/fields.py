@@ -143,8 +143,9 @@ def count(least: int = 1, most: int | None = None) -> Kind:
     return Kind(read, {"type": "integer", **limits}, f"integer {bounds}")
 
 
-def choice(*names: str) -> Kind:
+def choice(*choices: str) -> Kind:
     """One of a few words."""
+    names = [str(name) for name in choices]
     listed = " or ".join(f'"{name}"' for name in names) if len(names) == 2 else ", ".join(names)
 
     def read(value: object) -> str:
@@ -158,7 +159,7 @@ def choice(*names: str) -> Kind:
         )
         raise ValueError(wrong + (f"; did you mean {meant!r}?" if meant else ""))
 
-    return Kind(read, {"enum": [*names]}, listed)
+    return Kind(read, {"enum": names}, listed)
 
 
 def read_number(value: object) -> float:

@@ -1,5 +1,6 @@
 """Real vLLM over a disk: restarts, flipped bytes, files that vanish, full and hanging disks. Tokens are always the same."""
 
+import json
 import shutil
 import subprocess
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from serving import ROUNDS, Serve, text
 
+from kvloft.settings.build import Wanted, build
+from kvloft.settings.connector import EXTRA
 from kvloft.vllm.engine import manager_of
 
 pytestmark = pytest.mark.xdist_group("engine")
@@ -20,11 +23,14 @@ FULL = 192
 
 
 def disk(path: Path, **settings: Any) -> dict[str, Any]:
-    """A tier on disk. The models are so small that computing anew is often quicker than loading: not here. Nor is it asked
-    how fast a machine is that runs other tests beside this one."""
-    tier = {"type": "disk", "path": str(path), "capacity": "64MiB", **settings}
+    """A tier on disk, as `kvloft config` prints it. The models are so small that computing anew is often quicker than
+    loading: not here. Nor is it asked how fast a machine is that runs other tests beside this one."""
     patient = {"lookup_seconds": 30, "pending_seconds": 60, "hang_seconds": 30, "close_seconds": 30}
-    return {"tiers": [tier], "cascade": {"prefill_tokens_per_second": 1.0, **patient}}
+    bounds = [f"cascade.{name}={value}" for name, value in {"prefill_tokens_per_second": 1.0, **patient}.items()]
+    bounds += [f"disk.{name}={json.dumps(value)}" for name, value in settings.items()]
+    printed = json.dumps(build(Wanted(host="64MiB", disks=[f"{path}:64MiB"], settings=bounds)))
+    extra: dict[str, Any] = json.loads(printed)[EXTRA]
+    return extra
 
 
 def settle(llm: Any, seconds: float = 30) -> None:

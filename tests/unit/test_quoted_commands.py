@@ -12,7 +12,7 @@ from kvloft.cli import main
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 QUOTED = re.compile(r"^(?:\$ )?kvloft (?P<line>[a-z].*)$|`kvloft (?P<inline>[a-z]+(?: [^`]*)?)`", re.M)
-RUN = ("replay", "curve", "plan", "synth", "doctor")
+RUN = ("replay", "curve", "plan", "synth", "doctor", "config")
 """The others need an engine, a store or a disk to measure."""
 MODEL = {
     "num_hidden_layers": 4,
@@ -68,7 +68,7 @@ def test_it_runs(words, tmp_path, monkeypatch, capsys):
         Path(name).write_text(json.dumps(MODEL))
     for name in ("FILE", "prices.toml"):
         Path(name).write_text("host_gib_month = 0.15")
-    jobs = [] if words[0] in ("synth", "doctor") else ["--jobs", "1"]
+    jobs = [] if words[0] in ("synth", "doctor", "config") else ["--jobs", "1"]
     code = exit_code([*words, *jobs])
     said = capsys.readouterr()
     assert code in (0, 1), said.err

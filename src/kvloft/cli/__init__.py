@@ -35,6 +35,8 @@ _OPTIONS = {
     "link_bytes_per_second": "link",
     "block_bytes": "bytes-per-token",
     "sessions_a_second": "rate",
+    "cpu_bytes_to_use": "host",
+    "eviction_policy": "policy",
 }
 """Options that are not called like the settings that they give."""
 

@@ -60,6 +60,12 @@ OF_VLLM = (
     Field("block_size", COUNT, "The same in tokens; give only one of both."),
     Field("offload_prompt_only", FLAG, "Store blocks of prompts only, not of answers.", True),
     Field("self_describing_kv_events", FLAG, "KV events say all that a subscriber must know of a block.", False),
+    Field(
+        "sync_load_budget_bytes",
+        count(0),
+        "vLLM 0.33: bytes that a step may load while it waits; 0: none.",
+        0,
+    ),
 )
 """Read by vLLM's connector whatever the spec."""
 SPEC = (
@@ -126,8 +132,5 @@ def _policy_problems(given: Mapping[str, Any]) -> list[str]:
     if policy is None or given.get("cache_policy_module_path") is not None or is_policy(policy):
         return []
     meant = nearest(str(policy), policy_names())
-    return [
-        f"eviction_policy: {shown(policy)} is unknown; "
-        + (f"did you mean {meant!r}? " if meant else "")
-        + f"Choose one of: {', '.join(policy_names())}"
-    ]
+    hint = f"did you mean {meant!r}? Choose" if meant else "choose"
+    return [f"eviction_policy: {shown(policy)} is unknown; {hint} one of: {', '.join(policy_names())}"]

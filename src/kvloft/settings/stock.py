@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from kvloft.config import nearest, parse_share_or_size, shown
 from kvloft.errors import ConfigError
-from kvloft.fields import FLAG, NUMBER, TEXT, Field, Kind, choice, count, object_schema, read_fields
+from kvloft.fields import FLAG, NUMBER, TEXT, Field, Kind, choice, object_schema, read_fields
 from kvloft.policies import BUILTIN, is_policy, policy_names
 from kvloft.settings.spec import HOST, OF_VLLM, POLICY, THRESHOLD, TRACKER
 from kvloft.tiers.settings import TYPES, TierPlan, read_tier
@@ -59,11 +59,8 @@ def policy_problems(given: Mapping[str, Any]) -> list[str]:
         ]
     if not isinstance(name, str) or not _known(name.partition("?record=")[0]):
         meant = nearest(name, _names().split(", ")) if isinstance(name, str) else None
-        return [
-            f"{POLICY.name}: {shown(name)} is unknown; "
-            + (f"did you mean {meant!r}? " if meant else "")
-            + f"Choose one of: {_names()}"
-        ]
+        hint = f"did you mean {meant!r}? Choose" if meant else "choose"
+        return [f"{POLICY.name}: {shown(name)} is unknown; {hint} one of: {_names()}"]
     return []
 
 
@@ -167,12 +164,6 @@ _COMMON = (
     Field("cache_policy_module_path", TEXT, f'Where to import the policy from: "{OURS}" for kvloft\'s.'),
     *OF_VLLM,
     Field("canonical_layout", FLAG, "Keep blocks in a layout that does not depend on how the model is spread.", False),
-    Field(
-        "sync_load_budget_bytes",
-        count(0),
-        "vLLM 0.33: bytes that a step may load and wait for. 0 loads in the background.",
-        0,
-    ),
 )
 CPU = (
     Field(
@@ -209,11 +200,10 @@ TIERING = (
 
 def read_stock(given: Mapping[str, Any], fields: Sequence[Field], problems: list[str]) -> dict[str, Any]:
     """Settings of a stock spec, read; every fault found is added to `problems`."""
-    values = read_fields(given, fields, problems)
+    refused = (THRESHOLD.name, TRACKER.name) if fields is TIERING else ()
+    problems += [f"{name}: is not possible with TieringOffloadingSpec; take it out" for name in refused if given.get(name)]
+    values = read_fields({name: value for name, value in given.items() if name not in refused}, fields, problems)
     problems += policy_problems(given)
     if given.get("blocks_per_chunk") is not None and given.get("block_size") is not None:
         problems.append("block_size: says the same as blocks_per_chunk; give only one of both")
-    threshold = given.get(THRESHOLD.name)
-    if fields is TIERING and isinstance(threshold, int) and threshold >= 2:
-        problems.append(f"{THRESHOLD.name}: is not possible with TieringOffloadingSpec; take it out")
     return values
