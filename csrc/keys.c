@@ -1,0 +1,443 @@
+#include "keys.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define GROUP 32 /* keys whose memory is asked for together */
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Zeroed memory, in huge pages where it is large: a random access to small ones waits for their addresses as well. */
+static void *
+allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    size_t start = ((size_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), end = ((size_t)memory + count * size) & ~(HUGE_PAGE - 1);
+    if (!memory)
+        PyErr_NoMemory();
+    else if (start < end)
+        (void)madvise((void *)start, end - start, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
+    return memory;
+}
+
+/* Slots. */
+
+static inline uint32_t
+tag_of(Py_hash_t hash)
+{
+    return (uint32_t)(((uint64_t)hash * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
+}
+
+static inline uint32_t
+home_of(const Keys *keys, uint32_t tag)
+{
+    return (uint32_t)(((uint64_t)tag * keys->places) >> 32);
+}
+
+static inline uint32_t
+after(const Keys *keys, uint32_t at)
+{
+    return at + 1 == keys->places ? 0 : at + 1;
+}
+
+static inline uint32_t
+distance(const Keys *keys, uint32_t from, uint32_t to)
+{
+    return to >= from ? to - from : to + keys->places - from;
+}
+
+static void
+put_slot(Keys *keys, Slot slot)
+{
+    uint32_t at = home_of(keys, slot.tag);
+    while (keys->slots[at].taken)
+        at = after(keys, at);
+    keys->slots[at] = slot;
+}
+
+/* Close the gap at a slot: what was pushed past it moves back. */
+static void
+empty_slot(Keys *keys, uint32_t at)
+{
+    for (uint32_t next = after(keys, at); keys->slots[next].taken; next = after(keys, next)) {
+        Slot slot = keys->slots[next];
+        if (distance(keys, home_of(keys, slot.tag), next) >= distance(keys, at, next)) {
+            keys->slots[at] = slot;
+            at = next;
+        }
+    }
+    keys->slots[at].taken = 0;
+}
+
+static int
+grow_slots(Keys *keys, uint64_t places)
+{
+    if (places > UINT32_MAX) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Slot *slots = allocate(places, sizeof(Slot)), *old = keys->slots;
+    if (!slots)
+        return -1;
+    uint32_t before = keys->places;
+    keys->slots = slots;
+    keys->places = (uint32_t)places;
+    for (uint32_t at = 0; at < before; at++)
+        if (old[at].taken)
+            put_slot(keys, old[at]);
+    free(old);
+    return 0;
+}
+
+static int
+grow_entries(Keys *keys, size_t room)
+{
+    Entry *entries = allocate(room, sizeof(Entry));
+    if (!entries)
+        return -1;
+    if (keys->fresh)
+        memcpy(entries, keys->entries, keys->fresh * sizeof(Entry));
+    free(keys->entries);
+    keys->entries = entries;
+    keys->room = (uint32_t)room;
+    return 0;
+}
+
+/* Setting up. */
+
+int
+keys_init(Keys *keys, Py_ssize_t room)
+{
+    if (room < 0 || room > MOST) {
+        PyErr_Format(PyExc_ValueError, "room: %zd is no number of keys from 0 to %zd", room, MOST);
+        return -1;
+    }
+    *keys = (Keys){.returned = NONE};
+    /* Two thirds full, a search looks at two or three neighbours. */
+    return grow_slots(keys, (uint64_t)room * 3 / 2 + 8) < 0 || grow_entries(keys, (size_t)room) < 0 ? -1 : 0;
+}
+
+int
+keys_reserve(Keys *keys, Py_ssize_t more)
+{
+    uint64_t wanted = (uint64_t)keys->count + (uint64_t)more;
+    uint64_t numbers = (uint64_t)keys->fresh - keys->spare + (uint64_t)more;
+    if (numbers > (uint64_t)MOST) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (wanted * 8 > (uint64_t)keys->places * 7 && grow_slots(keys, wanted * 2 + 8) < 0)
+        return -1;
+    return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2)) : 0;
+}
+
+int
+keys_copy(Keys *keys, const Keys *from)
+{
+    *keys = *from;
+    keys->in_use = 0;
+    keys->slots = allocate(from->places, sizeof(Slot));
+    keys->entries = keys->slots ? allocate(from->room, sizeof(Entry)) : NULL;
+    if (!keys->entries) {
+        free(keys->slots);
+        *keys = (Keys){.returned = NONE};
+        return -1;
+    }
+    memcpy(keys->slots, from->slots, from->places * sizeof(Slot));
+    memcpy(keys->entries, from->entries, from->fresh * sizeof(Entry));
+    for (uint32_t number = 0; number < keys->fresh; number++)
+        Py_XINCREF(keys->entries[number].key);
+    return 0;
+}
+
+void
+keys_clear(Keys *keys, uint32_t first)
+{
+    memset(keys->slots, 0, keys->places * sizeof(Slot));
+    uint32_t fresh = keys->fresh;
+    keys->fresh = first;
+    keys->returned = NONE;
+    keys->spare = keys->count = 0;
+    /* Dropping a key may run its finalizer, which finds an empty table and may not change it. */
+    keys->in_use++;
+    for (uint32_t number = 0; number < fresh; number++) {
+        PyObject *key = keys->entries[number].key;
+        if (key) {
+            keys->entries[number] = (Entry){.key = NULL};
+            Py_DECREF(key);
+        }
+    }
+    keys->in_use--;
+}
+
+void
+keys_free(Keys *keys)
+{
+    if (keys->slots && keys->entries)
+        keys_clear(keys, 0);
+    free(keys->slots);
+    free(keys->entries);
+}
+
+/* Finding. */
+
+static int
+same(PyObject *held, PyObject *key)
+{
+    if (held == key || same_bytes(held, key))
+        return 1;
+    if (PyBytes_CheckExact(held) && PyBytes_CheckExact(key))
+        return 0;
+    return PyObject_RichCompareBool(held, key, Py_EQ); /* the table holds `held`, and may not change */
+}
+
+/* The slot of a key, or the first empty one behind its home; -1 on error. */
+static Py_ssize_t
+find_slot(const Keys *keys, PyObject *key, uint32_t tag)
+{
+    for (uint32_t at = home_of(keys, tag);; at = after(keys, at)) {
+        Slot slot = keys->slots[at];
+        if (!slot.taken)
+            return at;
+        if (slot.tag != tag)
+            continue;
+        int is = same(keys->entries[slot.taken - 1].key, key);
+        if (is)
+            return is < 0 ? -1 : (Py_ssize_t)at;
+    }
+}
+
+int
+keys_find(Keys *keys, PyObject *key, uint32_t *number)
+{
+    Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1)
+        return -1;
+    keys->in_use++;
+    Py_ssize_t at = find_slot(keys, key, tag_of(hash));
+    keys->in_use--;
+    if (at >= 0)
+        *number = keys->slots[at].taken - 1;
+    return at < 0 ? -1 : 0;
+}
+
+/* Ask for the memory that a search for these tags will look at. */
+static void
+prefetch(const Keys *keys, const uint32_t *tags, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Slot slot = keys->slots[home_of(keys, tags[i])];
+        if (slot.taken)
+            __builtin_prefetch(&keys->entries[slot.taken - 1]);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Slot slot = keys->slots[home_of(keys, tags[i])];
+        if (slot.taken && slot.tag == tags[i]) {
+            const char *key = (const char *)keys->entries[slot.taken - 1].key;
+            __builtin_prefetch(key);
+            __builtin_prefetch(key + sizeof(PyBytesObject) + 32);
+        }
+    }
+}
+
+/* Hashing and comparing may run code that changes the list that was given. */
+PyObject *
+batch_item(const Batch *batch, Py_ssize_t at)
+{
+    if (PySequence_Fast_GET_SIZE(batch->items) == batch->count)
+        return Py_NewRef(PySequence_Fast_GET_ITEM(batch->items, at));
+    PyErr_SetString(PyExc_RuntimeError, "a batch of keys has changed while it was looked up");
+    return NULL;
+}
+
+static int
+find_group(Batch *batch, Py_ssize_t start, Py_ssize_t count)
+{
+    const Keys *keys = batch->keys;
+    uint32_t *tags = batch->tags + start;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = batch_item(batch, start + i);
+        Py_hash_t hash = key ? PyObject_Hash(key) : -1;
+        Py_XDECREF(key);
+        if (hash == -1)
+            return -1;
+        tags[i] = tag_of(hash);
+        __builtin_prefetch(&keys->slots[home_of(keys, tags[i])]);
+    }
+    prefetch(keys, tags, count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = batch_item(batch, start + i);
+        Py_ssize_t at = key ? find_slot(keys, key, tags[i]) : -1;
+        Py_XDECREF(key);
+        if (at < 0)
+            return -1;
+        batch->numbers[start + i] = keys->slots[at].taken - 1;
+    }
+    return 0;
+}
+
+int
+batch_find(Batch *batch, Keys *keys, PyObject *items)
+{
+    *batch = (Batch){.keys = keys, .items = PySequence_Fast(items, "keys: give an iterable of them")};
+    if (!batch->items)
+        return -1;
+    keys->in_use++;
+    batch->count = PySequence_Fast_GET_SIZE(batch->items);
+    batch->tags = malloc(2 * sizeof(uint32_t) * (size_t)(batch->count + 1));
+    int found = batch->tags ? 0 : -1;
+    if (found < 0)
+        PyErr_NoMemory();
+    batch->numbers = batch->tags + batch->count;
+    for (Py_ssize_t start = 0; start < batch->count && found == 0; start += GROUP)
+        found = find_group(batch, start, Py_MIN(batch->count - start, GROUP));
+    if (found < 0)
+        batch_free(batch);
+    return found;
+}
+
+int
+batch_find_all(Batch *batch, Keys *keys, PyObject *items)
+{
+    if (batch_find(batch, keys, items) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        if (batch->numbers[i] == NONE) {
+            PyObject *key = batch_item(batch, i);
+            if (key)
+                PyErr_SetObject(PyExc_KeyError, key);
+            Py_XDECREF(key);
+            batch_free(batch);
+            return -1;
+        }
+    return 0;
+}
+
+void
+batch_free(Batch *batch)
+{
+    batch->keys->in_use--;
+    free(batch->tags);
+    Py_DECREF(batch->items);
+}
+
+bool
+is_present(const Entry *entry, unsigned detail)
+{
+    (void)detail;
+    return entry != NULL;
+}
+
+bool
+is_absent(const Entry *entry, unsigned detail)
+{
+    (void)detail;
+    return entry == NULL;
+}
+
+PyObject *
+keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail)
+{
+    PyObject *picked = PyList_New(0);
+    Batch batch;
+    if (!picked || batch_find(&batch, keys, items) < 0) {
+        Py_XDECREF(picked);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; picked && i < batch.count; i++) {
+        uint32_t number = batch.numbers[i];
+        if (!choice(number == NONE ? NULL : &keys->entries[number], detail))
+            continue;
+        PyObject *key = batch_item(&batch, i);
+        if (!key || PyList_Append(picked, key) < 0)
+            Py_CLEAR(picked);
+        Py_XDECREF(key);
+    }
+    batch_free(&batch);
+    return picked;
+}
+
+/* Changing. */
+
+int
+keys_may_change(const Keys *keys)
+{
+    if (!keys->in_use)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "a table cannot be changed while its keys are being hashed, compared or dropped");
+    return -1;
+}
+
+static uint32_t
+take_number(Keys *keys)
+{
+    uint32_t number = keys->returned;
+    if (number == NONE)
+        return keys->fresh++;
+    keys->returned = keys->entries[number].next;
+    keys->spare--;
+    return number;
+}
+
+/* A key may come twice in a batch, so each is searched for once more before it is added. */
+static int
+add_one(Batch *batch, Py_ssize_t i, bool strict)
+{
+    Keys *keys = batch->keys;
+    PyObject *key = batch_item(batch, i);
+    Py_ssize_t at = key ? find_slot(keys, key, batch->tags[i]) : -1;
+    if (at < 0)
+        goto failed;
+    batch->numbers[i] = NONE;
+    if (!keys->slots[at].taken) {
+        uint32_t number = batch->numbers[i] = take_number(keys);
+        keys->slots[at] = (Slot){batch->tags[i], number + 1};
+        keys->entries[number] = (Entry){.key = key};
+        keys->count++;
+        return 0;
+    }
+    if (!strict) {
+        Py_DECREF(key);
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "key %R is in already", key);
+failed:
+    Py_XDECREF(key);
+    return -1;
+}
+
+int
+batch_add(Batch *batch, bool strict)
+{
+    Py_ssize_t done = 0;
+    while (done < batch->count && add_one(batch, done, strict) == 0)
+        done++;
+    if (done == batch->count)
+        return 0;
+    while (done--)
+        if (batch->numbers[done] != NONE) {
+            Py_DECREF(keys_remove(batch->keys, batch->numbers[done], batch->tags[done]));
+            keys_give_back(batch->keys, batch->numbers[done]);
+        }
+    return -1;
+}
+
+PyObject *
+keys_remove(Keys *keys, uint32_t number, uint32_t tag)
+{
+    uint32_t at = home_of(keys, tag);
+    while (keys->slots[at].taken != number + 1)
+        at = after(keys, at);
+    empty_slot(keys, at);
+    PyObject *key = keys->entries[number].key;
+    keys->entries[number] = (Entry){.key = NULL};
+    keys->count--;
+    return key;
+}
+
+void
+keys_give_back(Keys *keys, uint32_t number)
+{
+    keys->entries[number] = (Entry){.next = keys->returned, .away = 0};
+    keys->returned = number;
+    keys->spare++;
+}

@@ -1,0 +1,105 @@
+/* Distinct keys under small numbers: the hash table that `Index` and `Queues` are made of.
+ *
+ * Keys are any hashable Python objects. A slot of the hash table holds a key's number and part of its hash; the entry of that
+ * number holds the key and what its owner notes about it, 16 bytes in all. Slots are probed linearly, at most 7/8 of them are
+ * taken, and nothing is left behind where a key was. Entries are no objects, so the garbage collector has nothing to visit:
+ * a key that refers to the table it is in is never collected.
+ *
+ * A batch is found first, with the memory of many keys asked for at a time, and changed afterwards. Only finding may run
+ * Python code (`__hash__` and `__eq__` of keys that are no plain bytes), so a batch that fails changes nothing, and a table
+ * that such code tries to change refuses.
+ */
+#ifndef KVLOFT_KEYS_H
+#define KVLOFT_KEYS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define NONE UINT32_MAX
+#define MOST ((Py_ssize_t)1 << 30) /* entries of one table */
+
+typedef struct {
+    PyObject *key; /* NULL: the number is not in use */
+    union {
+        struct { /* in Queues */
+            uint32_t newer : 30, queue : 2;
+            uint32_t older;
+        };
+        struct { /* in an Index */
+            uint32_t readers : 31, writing : 1;
+            uint32_t place; /* among the busy ones, if it is one */
+        };
+        struct { /* without a key */
+            uint32_t next; /* number given back */
+            uint32_t away; /* not given back yet */
+        };
+    };
+} Entry;
+
+typedef struct {
+    uint32_t tag;  /* 32 mixed bits of the key's hash: they give its home, and tell most strangers apart */
+    uint32_t taken; /* the key's number plus 1; 0: empty */
+} Slot;
+
+typedef struct {
+    Slot *slots;
+    Entry *entries;
+    uint32_t places;   /* slots */
+    uint32_t room;     /* entries */
+    uint32_t fresh;    /* the first number never used */
+    uint32_t returned; /* the number given back last, or NONE */
+    uint32_t spare;    /* numbers given back */
+    uint32_t count;    /* keys */
+    uint32_t in_use;   /* by so many searches and batches; it does not change then */
+} Keys;
+
+/* Keys of one call, and where they are. As long as it lasts, the table is in use. */
+typedef struct {
+    Keys *keys;
+    PyObject *items; /* a list or tuple */
+    Py_ssize_t count;
+    uint32_t *tags;
+    uint32_t *numbers; /* NONE: not in the table */
+} Batch;
+
+/* Setting up. What returns int returns 0, or -1 with an exception set. */
+int keys_init(Keys *keys, Py_ssize_t room);
+int keys_reserve(Keys *keys, Py_ssize_t more); /* makes room for so many more */
+int keys_copy(Keys *keys, const Keys *from);
+void keys_clear(Keys *keys, uint32_t first); /* drops all keys; numbers are handed out from `first` on */
+void keys_free(Keys *keys);
+
+/* Finding. */
+int keys_find(Keys *keys, PyObject *key, uint32_t *number); /* NONE if it is not in */
+int batch_find(Batch *batch, Keys *keys, PyObject *items);
+int batch_find_all(Batch *batch, Keys *keys, PyObject *items); /* KeyError if one is not in */
+void batch_free(Batch *batch);
+PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
+
+/* Which keys to pick: what is known of one, NULL if it is not in, and whatever else the choice depends on. */
+typedef bool (*Choice)(const Entry *entry, unsigned detail);
+PyObject *keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail); /* a list, in the order given */
+bool is_present(const Entry *entry, unsigned detail);
+bool is_absent(const Entry *entry, unsigned detail);
+
+/* Whether both are plain bytes and equal. */
+static inline bool
+same_bytes(PyObject *one, PyObject *other)
+{
+    return PyBytes_CheckExact(one) && PyBytes_CheckExact(other) && Py_SIZE(one) == Py_SIZE(other) &&
+           memcmp(PyBytes_AS_STRING(one), PyBytes_AS_STRING(other), (size_t)Py_SIZE(one)) == 0;
+}
+
+/* Changing. Whoever does asks first whether the table may be changed. */
+int keys_may_change(const Keys *keys);
+int batch_add(Batch *batch, bool strict); /* numbers: of keys added; NONE: it was in, a ValueError if strict */
+PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
+void keys_give_back(Keys *keys, uint32_t number);
+
+extern PyTypeObject IndexType, AnswersType, QueuesType;
+
+#endif

@@ -1,0 +1,20 @@
+/* `kvloft._table`: what the pool and its policies keep for each block. See src/kvloft/_table.pyi for what it does. */
+#include "keys.h"
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_table",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC
+PyInit__table(void)
+{
+    if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    if (made && (PyModule_AddObjectRef(made, "Index", (PyObject *)&IndexType) < 0 ||
+                 PyModule_AddObjectRef(made, "Queues", (PyObject *)&QueuesType) < 0))
+        Py_CLEAR(made);
+    return made;
+}

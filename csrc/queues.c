@@ -1,0 +1,294 @@
+/* `Queues`: distinct keys in one of a few queues, each from the least to the most recent. */
+#include "keys.h"
+
+#define RING ((1u << 30) - 1) /* what `newer` can hold: any number */
+
+/* The first numbers are the queues themselves: each closes the ring of its keys, so every key has neighbours. */
+typedef struct {
+    PyObject_HEAD
+    Keys keys;
+    uint32_t queues;
+    uint32_t sizes[4];
+} Queues;
+
+static void
+close_rings(Queues *self)
+{
+    for (uint32_t queue = 0; queue < self->queues; queue++) {
+        self->keys.entries[queue] = (Entry){.newer = queue & RING, .older = queue, .queue = queue & 3};
+        self->sizes[queue] = 0;
+    }
+}
+
+static void
+leave_queue(Queues *self, uint32_t number)
+{
+    Entry *entries = self->keys.entries, *entry = &entries[number];
+    entries[entry->newer].older = entry->older;
+    entries[entry->older].newer = entry->newer;
+    self->sizes[entry->queue]--;
+}
+
+static void
+enter_queue(Queues *self, uint32_t number, uint32_t queue)
+{
+    Entry *entries = self->keys.entries, *entry = &entries[number];
+    entry->queue = queue & 3;
+    entry->newer = queue & RING;
+    entry->older = entries[queue].older;
+    entries[entry->older].newer = number & RING;
+    entries[queue].older = number;
+    self->sizes[queue]++;
+}
+
+static int
+check_queue(const Queues *self, Py_ssize_t queue)
+{
+    if (queue >= 0 && queue < self->queues)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "queue: %zd is none of the %u queues, which are counted from 0", queue, self->queues);
+    return -1;
+}
+
+/* Asking. */
+
+static Py_ssize_t
+queues_len(Queues *self)
+{
+    return self->keys.count;
+}
+
+static int
+queues_contains(Queues *self, PyObject *key)
+{
+    uint32_t number;
+    return keys_find(&self->keys, key, &number) < 0 ? -1 : number != NONE;
+}
+
+static PyObject *
+queues_size(Queues *self, PyObject *args)
+{
+    Py_ssize_t queue;
+    if (!PyArg_ParseTuple(args, "n", &queue) || check_queue(self, queue) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLong(self->sizes[queue]);
+}
+
+static bool
+is_in(const Entry *entry, unsigned queue)
+{
+    return entry && entry->queue == queue;
+}
+
+static PyObject *
+queues_present(Queues *self, PyObject *args)
+{
+    PyObject *given;
+    Py_ssize_t queue = -1;
+    if (!PyArg_ParseTuple(args, "O|n", &given, &queue) || (PyTuple_GET_SIZE(args) > 1 && check_queue(self, queue) < 0))
+        return NULL;
+    return keys_pick(&self->keys, given, queue < 0 ? is_present : is_in, (unsigned)queue);
+}
+
+static PyObject *
+queues_absent(Queues *self, PyObject *given)
+{
+    return keys_pick(&self->keys, given, is_absent, 0);
+}
+
+static int
+is_kept(PyObject *keep, PyObject *key)
+{
+    return PyAnySet_Check(keep) ? PySet_Contains(keep, key) : PySequence_Contains(keep, key);
+}
+
+static PyObject *
+oldest(Queues *self, Py_ssize_t n, PyObject *keep, uint32_t queue)
+{
+    PyObject *found = PyList_New(0);
+    const Entry *entries = self->keys.entries;
+    self->keys.in_use++;
+    for (uint32_t number = entries[queue].newer; found && n > 0 && number != queue; number = entries[number].newer) {
+        PyObject *key = entries[number].key;
+        __builtin_prefetch(entries[entries[number].newer].key);
+        int kept = keep ? is_kept(keep, key) : 0;
+        if (kept < 0 || (!kept && PyList_Append(found, key) < 0))
+            Py_CLEAR(found);
+        n -= !kept;
+    }
+    self->keys.in_use--;
+    return found;
+}
+
+static PyObject *
+queues_oldest(Queues *self, PyObject *args)
+{
+    Py_ssize_t n, queue = 0;
+    PyObject *keep;
+    if (!PyArg_ParseTuple(args, "nO|n", &n, &keep, &queue) || check_queue(self, queue) < 0)
+        return NULL;
+    bool none = PyAnySet_CheckExact(keep) && PySet_GET_SIZE(keep) == 0;
+    return oldest(self, n, none ? NULL : keep, (uint32_t)queue);
+}
+
+static PyObject *
+queues_keys(Queues *self, PyObject *args)
+{
+    Py_ssize_t queue = 0;
+    if (!PyArg_ParseTuple(args, "|n", &queue) || check_queue(self, queue) < 0)
+        return NULL;
+    return oldest(self, PY_SSIZE_T_MAX, NULL, (uint32_t)queue);
+}
+
+/* Changing. */
+
+static PyObject *
+queues_add(Queues *self, PyObject *args)
+{
+    PyObject *given;
+    Py_ssize_t queue = 0;
+    Batch batch;
+    if (!PyArg_ParseTuple(args, "O|n", &given, &queue) || check_queue(self, queue) < 0 || keys_may_change(&self->keys) < 0 ||
+        batch_find(&batch, &self->keys, given) < 0)
+        return NULL;
+    bool added = keys_reserve(&self->keys, batch.count) == 0 && batch_add(&batch, false) == 0;
+    for (Py_ssize_t i = 0; added && i < batch.count; i++)
+        if (batch.numbers[i] != NONE)
+            enter_queue(self, batch.numbers[i], (uint32_t)queue);
+    batch_free(&batch);
+    return added ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Each key to the recent end of a queue: `queue`, or its own if that is negative. */
+static PyObject *
+move(Queues *self, PyObject *given, Py_ssize_t queue)
+{
+    Batch batch;
+    if (keys_may_change(&self->keys) < 0 || batch_find_all(&batch, &self->keys, given) < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < batch.count; i++) {
+        uint32_t number = batch.numbers[i], own = self->keys.entries[number].queue;
+        leave_queue(self, number);
+        enter_queue(self, number, queue < 0 ? own : (uint32_t)queue);
+    }
+    batch_free(&batch);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queues_touch(Queues *self, PyObject *given)
+{
+    return move(self, given, -1);
+}
+
+static PyObject *
+queues_move(Queues *self, PyObject *args)
+{
+    PyObject *given;
+    Py_ssize_t queue;
+    if (!PyArg_ParseTuple(args, "On", &given, &queue) || check_queue(self, queue) < 0)
+        return NULL;
+    return move(self, given, queue);
+}
+
+static PyObject *
+queues_remove(Queues *self, PyObject *given)
+{
+    Batch batch;
+    if (keys_may_change(&self->keys) < 0 || batch_find_all(&batch, &self->keys, given) < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < batch.count; i++)
+        if (self->keys.entries[batch.numbers[i]].key) { /* not if named twice */
+            leave_queue(self, batch.numbers[i]);
+            PyObject *key = keys_remove(&self->keys, batch.numbers[i], batch.tags[i]);
+            keys_give_back(&self->keys, batch.numbers[i]);
+            Py_DECREF(key);
+        }
+    batch_free(&batch);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queues_clear(Queues *self, PyObject *Py_UNUSED(ignored))
+{
+    if (keys_may_change(&self->keys) < 0)
+        return NULL;
+    close_rings(self);
+    keys_clear(&self->keys, self->queues);
+    Py_RETURN_NONE;
+}
+
+/* The type. */
+
+static PyObject *
+queues_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *known[] = {"room", "queues", NULL};
+    Py_ssize_t room = 0, queues = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|nn", known, &room, &queues))
+        return NULL;
+    if (queues < 1 || queues > 4)
+        return PyErr_Format(PyExc_ValueError, "queues: %zd is no number of queues from 1 to 4", queues);
+    Queues *self = (Queues *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    if (keys_init(&self->keys, room < 0 || room > MOST - queues ? -1 : room + queues) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->queues = self->keys.fresh = (uint32_t)queues;
+    close_rings(self);
+    return (PyObject *)self;
+}
+
+static PyObject *
+queues_copy(Queues *self, PyObject *Py_UNUSED(memo))
+{
+    Queues *copy = (Queues *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
+    if (!copy)
+        return NULL;
+    copy->queues = self->queues;
+    memcpy(copy->sizes, self->sizes, sizeof(self->sizes));
+    if (keys_copy(&copy->keys, &self->keys) < 0)
+        Py_CLEAR(copy);
+    return (PyObject *)copy;
+}
+
+static void
+queues_dealloc(Queues *self)
+{
+    keys_free(&self->keys);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef methods[] = {
+    {"size", (PyCFunction)queues_size, METH_VARARGS, NULL},
+    {"keys", (PyCFunction)queues_keys, METH_VARARGS, NULL},
+    {"present", (PyCFunction)queues_present, METH_VARARGS, NULL},
+    {"absent", (PyCFunction)queues_absent, METH_O, NULL},
+    {"oldest", (PyCFunction)queues_oldest, METH_VARARGS, NULL},
+    {"add", (PyCFunction)queues_add, METH_VARARGS, NULL},
+    {"touch", (PyCFunction)queues_touch, METH_O, NULL},
+    {"move", (PyCFunction)queues_move, METH_VARARGS, NULL},
+    {"remove", (PyCFunction)queues_remove, METH_O, NULL},
+    {"clear", (PyCFunction)queues_clear, METH_NOARGS, NULL},
+    {"__copy__", (PyCFunction)queues_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", (PyCFunction)queues_copy, METH_O, NULL},
+    {NULL},
+};
+
+static PySequenceMethods sequence = {
+    .sq_length = (lenfunc)queues_len,
+    .sq_contains = (objobjproc)queues_contains,
+};
+
+PyTypeObject QueuesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvloft._table.Queues",
+    .tp_basicsize = sizeof(Queues),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = queues_new,
+    .tp_dealloc = (destructor)queues_dealloc,
+    .tp_methods = methods,
+    .tp_as_sequence = &sequence,
+};

@@ -1,0 +1,177 @@
+"""What the pool and its policies keep for each block, compiled: `csrc/` has the source.
+
+The keys of all tables are hashable, distinct and immutable, and each call takes a batch of them. A batch that fails, because
+a key is missing or cannot be hashed or compared, has changed nothing. A key that is named twice in a batch counts once,
+unless said otherwise.
+
+Nothing here is visited by the garbage collector: a key that refers to the table it is in is never collected. Copies share
+the keys. One thread at a time; a table refuses, with a RuntimeError, to be changed by the `__hash__`, `__eq__` or `__del__`
+of a key that it is busy with.
+"""
+
+from array import array
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from kvloft.request import Key
+
+Answer = TypeVar("Answer")
+
+class Index:
+    """Which block is in which of `capacity` slots, and what it is used for.
+
+    A block is written until it has landed, and may then be pinned by readers; whoever does not, may drop it. Slots are
+    handed out in ascending order while there are fresh ones, but before these the one given back last: after a chain has
+    left tail first, one that takes its place is again in order. A slot may be away: it holds no block and is not free.
+
+    Memory: 16 bytes a slot, and 12 for finding it.
+
+    Raises:
+        ValueError: the capacity is negative or above 2^30.
+    """
+
+    free: int
+    """Slots that hold nothing and may be taken."""
+    writing: int
+    """Blocks that have not landed."""
+    pinned: int
+    """Blocks that have readers."""
+    away: int
+    """Slots between `drop` and `reclaim`."""
+
+    def __new__(cls, capacity: int) -> Index: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: Key) -> bool: ...
+    def __copy__(self) -> Index: ...
+    def __deepcopy__(self, memo: object) -> Index: ...
+    def answers(self, miss: Answer, pending: Answer, hit: Answer) -> Callable[..., Answer]:
+        """What tells one key after another: `miss` if the block is not there, `pending` if it is being written, else `hit`.
+        Further arguments are ignored."""
+
+    def leading(self, keys: Iterable[Key]) -> int:
+        """Length of the leading run of keys whose blocks are there and not being written."""
+
+    def present(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys whose blocks are there, in the order given, as often as given."""
+
+    def absent(self, keys: Iterable[Key]) -> list[Key]:
+        """The others, likewise."""
+
+    def ready(self, keys: Iterable[Key]) -> list[Key]:
+        """Those whose blocks are there and not being written, likewise."""
+
+    def busy(self) -> list[Key]:
+        """Blocks that are being written or have readers, in no order."""
+
+    def slots(self, keys: Iterable[Key]) -> array[int]:
+        """Where the blocks are, one slot a key.
+
+        Raises:
+            KeyError: one is not there.
+        """
+
+    def take(self, keys: Iterable[Key]) -> array[int]:
+        """Begin to write blocks. Returns where, one slot a key.
+
+        Raises:
+            ValueError: one is there already or named twice, or too few slots are free.
+        """
+
+    def land(self, keys: Iterable[Key]) -> None:
+        """Blocks have been written.
+
+        Raises:
+            KeyError: one is not there.
+        """
+
+    def drop(self, keys: Iterable[Key], away: bool = False) -> array[int]:
+        """Blocks leave. Returns where they were, one slot a key; these are free now, or else away.
+
+        Raises:
+            KeyError: one is not there.
+        """
+
+    def reclaim(self, slots: Iterable[int]) -> None:
+        """Slots come back, those of them that were away.
+
+        Raises:
+            ValueError: one is no slot.
+        """
+
+    def pin(self, keys: Iterable[Key]) -> array[int] | None:
+        """Give each block one reader more, as often as it is named. Returns where they are, one slot a key; None if one is
+        not there or not written yet, and then none has got a reader."""
+
+    def unpin(self, keys: Iterable[Key]) -> None:
+        """Take one reader from each block that has any, as often as it is named.
+
+        Raises:
+            KeyError: one is not there.
+        """
+
+    def clear(self, away: Iterable[int] = ()) -> None:
+        """All blocks leave. These slots are away, and those that were.
+
+        Raises:
+            ValueError: one is no slot.
+        """
+
+class Queues:
+    """Distinct keys, each in one of a few queues, from the least to the most recent.
+
+    Memory: 16 bytes a key, and 12 to 18 for finding it, as soon as there is room for it.
+
+    Args:
+        room: keys for which memory is set aside. For more it is made in one step, which takes the longer the more there are.
+        queues: how many, from 1 to 4; counted from 0.
+
+    Raises:
+        ValueError: one of them is out of range; so is `queue` in the calls below.
+    """
+
+    def __new__(cls, room: int = 0, queues: int = 1) -> Queues: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: Key) -> bool: ...
+    def __copy__(self) -> Queues: ...
+    def __deepcopy__(self, memo: object) -> Queues: ...
+    def size(self, queue: int) -> int:
+        """Keys in one queue."""
+
+    def keys(self, queue: int = 0) -> list[Key]:
+        """Those of one queue, the least recent first."""
+
+    def present(self, keys: Iterable[Key], queue: int = ...) -> list[Key]:
+        """Those of the keys that are in a queue, in the one named or in any; in the order given, as often as given."""
+
+    def absent(self, keys: Iterable[Key]) -> list[Key]:
+        """Those that are in none, likewise."""
+
+    def oldest(self, n: int, keep: Collection[Any], queue: int = 0) -> list[Key]:
+        """The n least recent keys of a queue that are not in `keep`, or as many as there are. They stay in."""
+
+    def add(self, keys: Iterable[Key], queue: int = 0) -> None:
+        """Put keys at the recent end of a queue, the last one last. What is in any queue stays where it is."""
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        """Move keys to the recent ends of their queues, the last one last.
+
+        Raises:
+            KeyError: one is in no queue.
+        """
+
+    def move(self, keys: Iterable[Key], queue: int) -> None:
+        """Move keys to the recent end of one queue, the last one last, wherever they were.
+
+        Raises:
+            KeyError: one is in no queue.
+        """
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Take keys out.
+
+        Raises:
+            KeyError: one is in no queue.
+        """
+
+    def clear(self) -> None:
+        """Take all keys out."""

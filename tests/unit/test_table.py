@@ -1,0 +1,202 @@
+"""The compiled tables where keys misbehave: errors change nothing, and nothing leaks or crashes."""
+
+import gc
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kvloft._table import Index, Queues
+
+
+class Wild:
+    """A key that runs code when it is hashed or compared."""
+
+    def __init__(self, on_hash: Callable[[], object] = int, on_eq: Callable[[], object] = int) -> None:
+        self.on_hash, self.on_eq = on_hash, on_eq
+
+    def __hash__(self) -> int:
+        self.on_hash()
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        self.on_eq()
+        return self is other
+
+
+class Dying(str):
+    """A key that runs code when the last reference to it is dropped."""
+
+    on_drop: Callable[[], object]
+
+    def __del__(self) -> None:
+        self.on_drop()
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def make(kind: str) -> tuple[Index | Queues, dict[str, Callable[[list[object]], object]]]:
+    """A table with the keys "a" and 7, and its calls."""
+    if kind == "index":
+        index = Index(8)
+        index.take(["a", 7])
+        index.land(["a", 7])
+        return index, {name: getattr(index, name) for name in ("take", "land", "drop", "pin", "unpin", "slots", "absent")}
+    queues = Queues(0, 2)
+    queues.add(["a", 7])
+    calls = {name: getattr(queues, name) for name in ("add", "touch", "remove", "present")}
+    return queues, calls | {"move": lambda keys: queues.move(keys, 1)}
+
+
+def state(table: Index | Queues) -> object:
+    if isinstance(table, Queues):
+        return [table.keys(queue) for queue in (0, 1)]
+    return (table.present(["a", 7, "b", "c"]), table.free, table.writing, table.pinned, list(table.slots(["a", 7])))
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+@pytest.mark.parametrize("wild", [Wild(on_hash=fail), Wild(on_eq=fail), []], ids=["hash", "eq", "unhashable"])
+def test_a_batch_with_a_bad_key_changes_nothing(kind: str, wild: object) -> None:
+    table, calls = make(kind)
+    before = state(table)
+    for name, call in calls.items():
+        first = ["b", "c"] if name in ("take", "add") else ["a"]
+        with pytest.raises((ZeroDivisionError, TypeError)):
+            call([*first, wild, "d"])
+        assert state(table) == before, name
+    with pytest.raises((ZeroDivisionError, TypeError)):
+        assert wild in table
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_keys_cannot_change_the_table_that_looks_at_them(kind: str) -> None:
+    table, calls = make(kind)
+    before = state(table)
+    for call in calls.values():
+        for change in (lambda: calls.get("take", calls.get("add"))(["new"]), table.clear):
+            with pytest.raises(RuntimeError, match="cannot be changed"):
+                call([Wild(on_eq=change)])
+            assert state(table) == before
+    probe = Wild(on_eq=lambda: table.clear())
+    with pytest.raises(RuntimeError, match="cannot be changed"):
+        assert probe in table
+    assert state(table) == before
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_keys_may_look_into_the_table_that_looks_at_them(kind: str) -> None:
+    table, _ = make(kind)
+    seen = []
+    assert Wild(on_eq=lambda: seen.append("a" in table)) not in table
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_a_list_that_changes_under_way_is_refused(kind: str) -> None:
+    _, calls = make(kind)
+    for call in calls.values():
+        keys: list[object] = ["x"] * 100
+        keys[3] = Wild(on_hash=keys.clear)
+        with pytest.raises(RuntimeError, match="batch of keys has changed"):
+            call(keys)
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_keys_that_are_dropped_see_a_table_that_is_whole(kind: str) -> None:
+    table, calls = make(kind)
+    seen: list[object] = []
+
+    def look() -> None:
+        try:
+            table.clear()
+        except RuntimeError:
+            seen.append(("a" in table, "x" in table, len(table)))
+
+    keys = [Dying("x"), Dying("y")]
+    for key in keys:
+        key.on_drop = look
+    calls["take" if kind == "index" else "add"](keys)
+    del key, keys
+    calls["drop" if kind == "index" else "remove"](["x"])
+    assert seen == [(True, False, 3)]
+    table.clear()
+    assert seen[1:] == [(False, False, 0)]
+
+
+def test_nothing_leaks() -> None:
+    keys = [object() for _ in range(300)]
+    before = [sys.getrefcount(key) for key in keys]
+    for use in (use_index, use_queues):
+        use(keys, before[0])
+    gc.collect()
+    assert [sys.getrefcount(key) for key in keys] == before
+
+
+def use_index(keys: list[object], before: int) -> None:
+    index = Index(300)
+    index.take(keys)
+    index.land(keys)
+    index.pin(keys)
+    assert sys.getrefcount(keys[0]) == before + 1
+    with pytest.raises(ValueError, match="1 slots are wanted and 0 are free"):
+        index.take([1])
+    index.drop(keys[:100])
+    with pytest.raises(KeyError):
+        index.slots(keys)
+    with pytest.raises(ValueError, match="is in already"):
+        index.take([*keys[:50], keys[200]])
+    index.drop(keys[150:200], away=True)
+    index.busy(), index.ready(keys), index.leading(keys), index.__copy__()
+    answer = index.answers(*keys[:3])
+    assert (answer(keys[0]), answer(keys[120])) == (keys[0], keys[2])
+    with pytest.raises(TypeError, match="give a key"):
+        answer()
+
+
+def use_queues(keys: list[object], before: int) -> None:
+    queues = Queues(10, 2)
+    queues.add(keys)
+    queues.move(keys[:100], 1)
+    queues.touch(keys)
+    assert sys.getrefcount(keys[0]) == before + 1
+    queues.oldest(100, set(keys[:10])), queues.keys(1), queues.present(keys, 1), queues.__copy__()
+    queues.remove(keys[:150])
+    with pytest.raises(KeyError):
+        queues.remove(keys)
+    queues.clear()
+    queues.add(keys)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Index(-1),
+        lambda: Index(2**31),
+        lambda: Queues(-1),
+        lambda: Queues(0, 0),
+        lambda: Queues(0, 5),
+        lambda: Queues().add([], 1),
+        lambda: Queues().oldest(1, (), -1),
+        lambda: Queues().present([], -1),
+        lambda: Index(3).reclaim([3]),
+        lambda: Index(3).clear([-1]),
+    ],
+)
+def test_what_is_out_of_range_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        call()
+
+
+@pytest.mark.parametrize("call", [lambda: Queues().add(7), lambda: Index(1).take(None), lambda: Index(1).reclaim(["a"])])  # type: ignore[arg-type, list-item]
+def test_what_is_no_batch_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_slots_come_in_order_and_a_chain_that_left_tail_first_is_replaced_in_order() -> None:
+    index = Index(6)
+    assert list(index.take("abcdef")) == [0, 1, 2, 3, 4, 5]
+    index.drop("dcb")
+    assert list(index.take("xyz")) == [1, 2, 3]
