@@ -2,7 +2,7 @@
 
 import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -12,13 +12,23 @@ import zstandard
 from kvloft.errors import KvloftError, OutputError
 
 
-def check_outputs(*paths: Path | None) -> None:
+def check_outputs(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
     """Make sure that files can be written, before the work whose results go there. None is no file.
+
+    Args:
+        paths: where results go.
+        inputs: files that the work reads, and that must not be written over.
 
     Raises:
         OutputError: some cannot; names all of them.
     """
-    obstacles = [obstacle for path in paths if path is not None and (obstacle := _obstacle(path))]
+    given = [path for path in paths if path is not None]
+    obstacles = [obstacle for path in given if (obstacle := _obstacle(path))]
+    for at, path in enumerate(given):
+        if any(_same(path, source) for source in inputs):
+            obstacles.append(f"{path}: is what is read here; give another name for what is written")
+        elif any(_same(path, other) for other in given[:at]):
+            obstacles.append(f"{path}: is given twice; give each result a file of its own")
     if obstacles:
         raise OutputError("\n".join(obstacles))
 
@@ -48,6 +58,11 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
 
 def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _same(one: Path, other: Path) -> bool:
+    there = os.path.exists(one) and os.path.exists(other)
+    return one.absolute() == other.absolute() or (there and one.samefile(other))
 
 
 def _obstacle(path: Path) -> str | None:

@@ -23,6 +23,8 @@ def trace(tmp_path):
         (["replay", "TRACE", "--prefill-rate", "9", "--link", "wide"], "--link: 'wide' is not a size"),
         (["replay", "TRACE", "--prefill-rate", "9", "--tier", "disk"], "--tier: 'disk' is not of the form"),
         (["replay", "TRACE", "--prefill-rate", "9", "--speed", "0"], "--speed: 0.0 is not greater than 0"),
+        (["replay", "TRACE", "--tier", "disk:1GiB"], "--tier: says nothing without time; give --prefill-rate too"),
+        (["replay", "TRACE", "--gpu-blocks", "0"], "--gpu-blocks: says nothing without time"),
         (["curve", "TRACE", "--capacity", "100%", "--sample", "0.9"], "--sample: 4 samples of 0.9 each"),
         (["synth", "out.jsonl", "--rate", "0"], "--rate: 0.0 is not positive"),
         (["synth", "out.jsonl", "--mix", "none=1"], "--mix: 'none' is unknown"),

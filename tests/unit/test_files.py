@@ -39,15 +39,32 @@ def test_all_that_cannot_be_written_is_named_at_once(tmp_path):
     assert not good.exists()
 
 
+def test_what_is_read_is_not_written_over(tmp_path):
+    trace, other, link = tmp_path / "t.jsonl", tmp_path / "x.json", tmp_path / "link"
+    trace.write_text("precious")
+    link.symlink_to(trace)
+    with pytest.raises(OutputError) as found:
+        check_outputs(trace, other, other, link, inputs=[trace])
+    first, twice, linked = str(found.value).split("\n")
+    assert first == f"{trace}: is what is read here; give another name for what is written"
+    assert twice == f"{other}: is given twice; give each result a file of its own"
+    assert linked.startswith(f"{link}: is what is read here")
+    for command in ("replay", "curve"):
+        with pytest.raises(SystemExit) as end:
+            main([command, str(trace), "--output", str(trace)])
+        assert end.value.code == 2
+    assert trace.read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        ["replay", "TRACE", "--json", "FOLDER"],
+        ["replay", "TRACE", "--output", "FOLDER"],
         ["replay", "TRACE", "--html", "FOLDER/none/x.html"],
-        ["curve", "TRACE", "--json", "FOLDER/none/x.json"],
+        ["curve", "TRACE", "--output", "FOLDER/none/x.json"],
         ["curve", "TRACE", "--plot", "FOLDER/none/x.svg"],
         ["plan", "TRACE", "--model", "MODEL", "--plot", "FOLDER/none/x.svg"],
-        ["plan", "TRACE", "--model", "MODEL", "--json", "FOLDER"],
+        ["plan", "TRACE", "--model", "MODEL", "--output", "FOLDER"],
         ["synth", "FOLDER"],
         ["synth", "FOLDER/none/t.jsonl"],
     ],
@@ -73,5 +90,5 @@ def test_commands_check_their_outputs_before_they_work(tmp_path, capsys, monkeyp
 def test_demo_checks_its_output_before_it_works(tmp_path, capsys):
     pytest.importorskip("vllm", reason="the demo needs kvloft[vllm]")
     with pytest.raises(SystemExit) as end:
-        main(["demo", "--json", str(tmp_path)])
+        main(["demo", "--output", str(tmp_path)])
     assert end.value.code == 2 and "is a folder" in capsys.readouterr().err

@@ -73,5 +73,5 @@ def test_it_runs(words, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr()
     assert code in (0, 1), said.err
     assert said.out and "Traceback" not in said.err
-    for option in {"--html", "--plot", "--json"} & {*words}:
+    for option in {"--html", "--plot", "--output"} & {*words}:
         assert Path(words[words.index(option) + 1]).stat().st_size > 0

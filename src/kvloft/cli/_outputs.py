@@ -1,4 +1,4 @@
-"""Files that commands on traces write: results as JSON, a page, a chart."""
+"""What commands on traces give beside tables: results as JSON, a page, a chart."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import typer
 
 from kvloft.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kvloft.report.charts import Figure, Result
     from kvloft.report.page import Page
 
@@ -18,19 +21,29 @@ if TYPE_CHECKING:
 class Outputs:
     """What was asked for; None is not."""
 
-    json: Path | None
+    json: bool
+    """JSON on standard output; then tables and notes go to the other."""
+    file: Path | None
+    """JSON in a file."""
     html: Path | None
     plot: Path | None
 
-    def check(self) -> None:
-        """Make sure, before the work, that all can be written.
+    @property
+    def console(self) -> "Console":
+        """Where tables and notes go."""
+        from rich.console import Console
+
+        return Console(stderr=self.json, highlight=False)
+
+    def check(self, *inputs: Path | None) -> None:
+        """Make sure, before the work, that all can be written, and that it is none of the `inputs`.
 
         Raises:
             OutputError: a file cannot.
             ConfigError: there is no such kind of chart.
             MissingExtra: charts need the "report" extra.
         """
-        check_outputs(self.json, self.html, self.plot)
+        check_outputs(self.file, self.html, self.plot, inputs=[path for path in inputs if path is not None])
         if self.html or self.plot:
             from kvloft.report.charts import check_ending
 
@@ -39,9 +52,13 @@ class Outputs:
 
     def write(self, results: object, chart: "Callable[[], Figure]", page: "Callable[[], Page]") -> None:
         """Write what was asked for, each file whole or not at all; see `check` for errors."""
-        if self.json:
-            with write_whole(self.json) as stream:
-                stream.write(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+        if self.json or self.file:
+            text = msgspec.json.format(msgspec.json.encode(results), indent=2)
+            if self.json:
+                typer.echo(text)
+            if self.file:
+                with write_whole(self.file) as stream:
+                    stream.write(text + b"\n")
         if self.plot:
             from kvloft.report.charts import save
 

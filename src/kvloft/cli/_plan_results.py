@@ -10,9 +10,8 @@ from kvloft.sim.planner import Plan, Priced
 from kvloft.traces.trace import Trace
 
 
-def print_plan(trace: Trace, plan: Plan, advice: Advice) -> None:
+def print_plan(console: Console, trace: Trace, plan: Plan, advice: Advice) -> None:
     """The table, the answer, how sure it is, what was assumed, and the flags."""
-    console = Console(highlight=False)
     console.print(_table(trace, plan, max(3, (console.width - 20) // 12)))
     console.print(
         f"Money is in {plan.prices.currency} a month; * marks the answer. Options that another beats are left out.\n"

@@ -13,27 +13,26 @@ from kvloft.sim.sample import SampledResult
 from kvloft.traces.trace import Trace
 
 
-def print_estimates(trace: Trace, results: Sequence[SampledResult]) -> None:
+def print_estimates(console: Console, trace: Trace, results: Sequence[SampledResult]) -> None:
     """Hit ratios with their standard errors, a row a policy, a column a size."""
-    _print_table(trace, results, lambda result: f"{result.hit_ratio:.1%}\n±{result.error:.1%}")
+    _print_table(console, trace, results, lambda result: f"{result.hit_ratio:.1%}\n±{result.error:.1%}")
     first = results[0]
-    console = Console()
     console.print(f"Estimated from {first.samples} samples of {first.rate:.3g} of the trace each; ± is the standard error.")
     if any(result.refused_stores for result in results):
         console.print("Some samples' caches were too small for a request; there the estimate is biased. Take a higher rate.")
-    _print_notes(trace)
+    _print_notes(console, trace)
 
 
-def print_ratios(trace: Trace, results: Sequence[ReplayResult]) -> None:
+def print_ratios(console: Console, trace: Trace, results: Sequence[ReplayResult]) -> None:
     """Hit ratios, a row a policy, a column a size."""
-    _print_table(trace, results, lambda result: f"{result.hit_ratio:.1%}")
+    _print_table(console, trace, results, lambda result: f"{result.hit_ratio:.1%}")
     refused = sum(result.refused_stores for result in results)
     if refused:
-        Console().print(f"{refused:,} stores were refused: more than the cache can hold at once.")
-    _print_notes(trace)
+        console.print(f"{refused:,} stores were refused: more than the cache can hold at once.")
+    _print_notes(console, trace)
 
 
-def print_timed(trace: Trace, results: Sequence[TimedResult]) -> None:
+def print_timed(console: Console, trace: Trace, results: Sequence[TimedResult]) -> None:
     """Hits by place, times to first token, prefill saved and bytes moved, a column a run."""
     table = Table(title=f"{trace.name}: replay with time", title_justify="left")
     table.add_column("policy\nhost blocks")
@@ -58,8 +57,8 @@ def print_timed(trace: Trace, results: Sequence[TimedResult]) -> None:
         row(f"{tier}: written", lambda run, tier=tier: format_size(run.tier_bytes_written[tier]))  # type: ignore[misc]
     row("waited for a tier", lambda run: f"{run.deferred_requests:,}")
     row("stores refused", lambda run: f"{run.refused_stores:,}")
-    Console().print(table)
-    _print_notes(trace)
+    console.print(table)
+    _print_notes(console, trace)
 
 
 def _share(part: float, whole: float) -> str:
@@ -69,7 +68,7 @@ def _share(part: float, whole: float) -> str:
 _Result = TypeVar("_Result", ReplayResult, SampledResult)
 
 
-def _print_table(trace: Trace, results: Sequence[_Result], cell: Callable[[_Result], str]) -> None:
+def _print_table(console: Console, trace: Trace, results: Sequence[_Result], cell: Callable[[_Result], str]) -> None:
     cells: dict[tuple[str, str], str] = {}
     for result in results:
         size = f"{100 * result.capacity_fraction:.3g}%\n{result.capacity_blocks:,}"
@@ -88,11 +87,10 @@ def _print_table(trace: Trace, results: Sequence[_Result], cell: Callable[[_Resu
             table.add_column(heading, justify="right")
         for size in sizes:
             table.add_row(*size.split("\n"), *(cells[policy, size].replace("\n", " ") for policy in policies))
-    Console().print(table)
+    console.print(table)
 
 
-def _print_notes(trace: Trace) -> None:
-    console = Console()
+def _print_notes(console: Console, trace: Trace) -> None:
     if trace.skipped:
         console.print(f"{trace.skipped:,} bad lines or files were left out.")
     for assumption in trace.assumptions:

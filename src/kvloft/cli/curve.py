@@ -32,7 +32,8 @@ def curve(
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
-    json: options.Json = None,
+    json: options.Json = False,
+    output: options.Output = None,
     html: options.Html = None,
     plot: options.Plot = None,
 ) -> None:
@@ -49,8 +50,8 @@ def curve(
     from kvloft.sim.sample import estimate, find_trunk
     from kvloft.sim.sweep import check_policies
 
-    outputs = Outputs(json, html, plot)
-    outputs.check()
+    outputs = Outputs(json, output, html, plot)
+    outputs.check(trace)
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]
     opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
@@ -61,13 +62,13 @@ def curve(
             counted = survey(watched(opened, tell))
         with progress("blocks") as tell:
             results = exact = curves(opened, names, sizes, jobs, tell, counted)
-        print_ratios(opened, exact)
+        print_ratios(outputs.console, opened, exact)
     else:
         with progress("bytes read") as tell:
             counted, trunk = find_trunk(watched(opened, tell))
         with progress("blocks") as tell:
             results = estimates = estimate(opened, names, sizes, sample, samples, seed, jobs, tell, (counted, trunk))
-        print_estimates(opened, estimates)
+        print_estimates(outputs.console, opened, estimates)
 
     def page() -> "Page":
         from kvloft.report.replay import replay_page

@@ -63,7 +63,7 @@ def demo(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON on standard output, all else on the other.")
     ] = False,
-    file: Annotated[Path | None, typer.Argument(help="With --json: write it to this file instead.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
     verbose: Annotated[bool, typer.Option(help="Let vLLM's own log through.")] = False,
 ) -> None:
     """Serve conversations with a real vLLM on the CPU, without and with kvloft, and compare.
@@ -73,9 +73,7 @@ def demo(
     comes back from host memory. Then the engine is restarted, and the conversations go on from disk. Exit code 0: both
     gave the same tokens; 1: they did not.
     """
-    if file and not as_json:
-        raise ConfigError(f"{file}: only JSON is written to a file; give --json too")
-    check_outputs(file)
+    check_outputs(output)
     settings: dict[str, Any] = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
     try:
         set_environment(verbose)
@@ -85,13 +83,12 @@ def demo(
         settings["tiers"] = [{"type": "disk", "path": disk, "capacity": "1GiB"}]
         without, with_kvloft, stats = _compare(console, settings)
     identical = [side.answers for side in without] == [side.answers for side in with_kvloft]
+    text = json.dumps(_report(settings, without, with_kvloft, stats, identical), indent=2) + "\n"
+    if output:
+        with write_whole(output) as stream:
+            stream.write(text.encode())
     if as_json:
-        text = json.dumps(_report(settings, without, with_kvloft, stats, identical), indent=2) + "\n"
-        if file is None:
-            sys.stdout.write(text)
-        else:
-            with write_whole(file) as stream:
-                stream.write(text.encode())
+        sys.stdout.write(text)
     else:
         Console(highlight=False).print(_verdict(settings, without, with_kvloft, stats, identical))
     raise typer.Exit(0 if identical else 1)

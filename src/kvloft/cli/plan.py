@@ -77,7 +77,8 @@ def plan(
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
-    json: options.Json = None,
+    json: options.Json = False,
+    output: options.Output = None,
     html: options.Html = None,
     plot: options.Plot = None,
 ) -> None:
@@ -103,8 +104,8 @@ def plan(
     from kvloft.traces.spaced import Spaced
 
     faults = _Faults()
-    outputs = Outputs(json, html, plot)
-    faults.read(outputs.check)
+    outputs = Outputs(json, output, html, plot)
+    faults.read(lambda: outputs.check(trace, Path(model), prices))
     names = policy_names() if policy == "all" else [name.strip() for name in policy.split(",")]
     names = [DEFAULT if name == "default" else name for name in names]
     geometry = faults.read(lambda: KVGeometry.from_config(model, kv_dtype, tp))
@@ -176,7 +177,7 @@ def plan(
         notes=tuple(opened.assumptions),
     )
     advice = advise(found, setup, load, target)
-    print_plan(opened, found, advice)
+    print_plan(outputs.console, opened, found, advice)
     results = {"plan": found, "advice": advice, "setup": setup, "load": load, "target": target}
     outputs.write(results, lambda: _chart(found), lambda: _page(opened.name, found, advice, load))
     if not found.pays:

@@ -16,6 +16,7 @@ _TIMED = "Replay with time"
 
 
 def replay(
+    ctx: typer.Context,
     trace: options.Trace,
     policy: Annotated[str, typer.Option(help="Policies, separated by commas; optimum and min know the future.")] = "default",
     capacity: Annotated[
@@ -31,7 +32,8 @@ def replay(
         str | None, typer.Option(help="What callers tell: session-end=0.5 tells half of the ends of conversations.")
     ] = None,
     jobs: options.Jobs = None,
-    json: options.Json = None,
+    json: options.Json = False,
+    output: options.Output = None,
     html: options.Html = None,
     plot: options.Plot = None,
     prefill_rate: Annotated[
@@ -71,8 +73,10 @@ def replay(
     from kvloft.sim.sweep import BOUNDS, check_policies, sweep, sweep_timed
     from kvloft.sim.tier import parse_rate, parse_tier
 
-    outputs = Outputs(json, html, plot)
-    outputs.check()
+    if prefill_rate is None:
+        _refuse_idle(ctx)
+    outputs = Outputs(json, output, html, plot)
+    outputs.check(trace)
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]
     opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
@@ -101,9 +105,9 @@ def replay(
         else:
             results = untimed = sweep(opened, names, sizes, jobs, tell, counted)
     if machine:
-        print_timed(opened, timed)
+        print_timed(outputs.console, opened, timed)
     else:
-        print_ratios(opened, untimed)
+        print_ratios(outputs.console, opened, untimed)
 
     def page() -> "Page":
         from kvloft.report.replay import replay_page
@@ -114,3 +118,13 @@ def replay(
         return replay_page(opened.name, counted, results, closer, opened.assumptions)
 
     outputs.write(results, lambda: draw_curves(results), page)
+
+
+def _refuse_idle(ctx: typer.Context) -> None:
+    """Refuse options that would change nothing without time."""
+    from kvloft.errors import ConfigError
+
+    timed = [option for option in ctx.command.params if getattr(option, "rich_help_panel", None) == _TIMED and option.name]
+    given = [option.opts[0] for option in timed if str(ctx.get_parameter_source(str(option.name))).endswith("COMMANDLINE")]
+    if given:
+        raise ConfigError([f"{name}: says nothing without time; give --prefill-rate too, or leave it out" for name in given])
