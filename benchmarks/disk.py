@@ -28,10 +28,10 @@ from types import SimpleNamespace
 import numpy as np
 import xxhash
 
-from kvloft.cli._bandwidth import load_all, make_buffers, store_all
 from kvloft.config import format_size, parse_size
 from kvloft.keys import Namespace
 from kvloft.tiers import Presence
+from kvloft.tiers.bandwidth import load_all, make_buffers, store_all
 from kvloft.tiers.disk import DiskTier, Files
 from kvloft.tiers.disk.files import PAGE, aligned
 from kvloft.tiers.disk.records import PRESENT, RECORD, _check_of

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvloft.cli._bandwidth import load_all, make_buffers, store_all
 from kvloft.keys import Namespace
 from kvloft.testing.servers import MooncakeServer, RedisServer, S3Server
 from kvloft.tiers import Presence, Status
+from kvloft.tiers.bandwidth import load_all, make_buffers, store_all
 
 MIB = 1 << 20
 TURNS = 5

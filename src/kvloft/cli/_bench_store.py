@@ -68,9 +68,9 @@ def measure_store(
         ConfigError: the address or a setting is wrong.
         TierError: the store cannot be reached, or stops answering.
     """
-    from kvloft.cli._bandwidth import load_all, make_buffers, store_all
     from kvloft.keys import Namespace
     from kvloft.tiers import Status
+    from kvloft.tiers.bandwidth import load_all, make_buffers, store_all
     from kvloft.tiers.settings import read_tier
     from kvloft.tiers.stores import type_of
 

@@ -170,8 +170,8 @@ def _measure_disk(directory: str, size: int, depth: int, amount: int) -> dict[st
 
 def _measure(tier: "Tier", size: int, depth: int, blocks: int) -> dict[str, Any]:
     """Rates of any tier, in bytes a second."""
-    from kvloft.cli._bandwidth import load_all, make_buffers, store_all
     from kvloft.tiers import Status
+    from kvloft.tiers.bandwidth import load_all, make_buffers, store_all
 
     buffers = make_buffers(size, depth)
     first, second = ([f"{name} {n}" for n in range(blocks)] for name in ("first", "second"))
@@ -191,7 +191,7 @@ def _checksum_rate(size: int) -> float:
     """Bytes a second that one core checks."""
     import time
 
-    from kvloft.cli._bandwidth import make_buffers
+    from kvloft.tiers.bandwidth import make_buffers
     from kvloft.tiers.frame import seal
 
     buffers = make_buffers(size, max(1, (64 << 20) // size))

@@ -105,7 +105,7 @@ def _check(words: Sequence[str], pid: int | None, as_json: bool) -> int:
     from rich.console import Console
 
     from kvloft.errors import ConfigError
-    from kvloft.settings.command_line import command_of, find_config
+    from kvloft.settings.command_line import command_of, find_config, read_config
     from kvloft.settings.connector import check
 
     if pid is not None and words:
@@ -116,7 +116,7 @@ def _check(words: Sequence[str], pid: int | None, as_json: bool) -> int:
     elif len(words) > 1:
         found, problems = find_config(words)
     elif words:
-        found = _read(words[0])
+        found = read_config(words[0])
     else:
         raise ConfigError("check: what? Give JSON, a file, - for standard input, -- and vLLM's command line, or --pid")
     checked = check(found)
@@ -130,25 +130,6 @@ def _check(words: Sequence[str], pid: int | None, as_json: bool) -> int:
     if not problems:
         console.print(f"fine: {_summary(checked)}", markup=False)
     return int(bool(problems))
-
-
-def _read(given: str) -> object:
-    import sys
-    from pathlib import Path
-
-    from kvloft.errors import ConfigError
-    from kvloft.settings.command_line import read_json
-
-    if given == "-":
-        return read_json(sys.stdin.read(), "standard input")
-    if given.lstrip().startswith(("{", "[", '"')):
-        return read_json(given, "CONFIG")
-    try:
-        return read_json(Path(given).read_text(), given)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{given}: cannot be read: {getattr(error, 'strerror', None) or error}; give JSON or a file"
-        ) from None
 
 
 def _summary(checked: "Checked") -> str:

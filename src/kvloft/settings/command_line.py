@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -70,6 +71,23 @@ def read_json(text: str, where: str) -> object:
         quotes = "; in a shell, put all of it in single quotes" if "{" in text[:2] else ""
         raise ConfigError(f"{where}: is not JSON: {error}{quotes}") from None
     return found
+
+
+def read_config(given: str) -> object:
+    """What people give where a configuration is asked for: JSON itself, a file of it, or "-" for standard input.
+
+    Raises:
+        ConfigError: it cannot be read, or is no JSON.
+    """
+    if given == "-":
+        return read_json(sys.stdin.read(), "standard input")
+    if given.lstrip().startswith(("{", "[", '"')):
+        return read_json(given, "the configuration")
+    try:
+        return read_json(Path(given).read_text(), given)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{given}: cannot be read: {reason}; give JSON or a file") from None
 
 
 def command_of(pid: int, root: Path = Path("/")) -> list[str]:

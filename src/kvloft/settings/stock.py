@@ -102,7 +102,7 @@ DISK = (*_FROM_VLLM, *TYPES["disk"].fields, *_AROUND)
 
 
 def read_stock_disk(given: Mapping[str, Any], where: str) -> StockDisk:
-    """What was said of one, but for what vLLM reads itself.
+    """What was said of one; what vLLM reads itself may be among it, or not.
 
     Args:
         given: settings.
@@ -111,12 +111,13 @@ def read_stock_disk(given: Mapping[str, Any], where: str) -> StockDisk:
     Raises:
         ConfigError: naming every setting that is wrong.
     """
-    own = [field.name for field in _AROUND]
+    own, theirs = ([field.name for field in fields] for fields in (_AROUND, _FROM_VLLM))
     problems: list[str] = []
     around = read_fields({name: given[name] for name in own if name in given}, _AROUND, problems, f"{where}.")
     plan = None
+    rest = {name: value for name, value in given.items() if name not in (*own, *theirs)}
     try:
-        plan = read_tier({"type": "disk", **{name: value for name, value in given.items() if name not in own}}, where)
+        plan = read_tier({"type": "disk", **rest}, where)
     except ConfigError as error:
         problems += error.problems
     if problems or plan is None:
@@ -145,10 +146,9 @@ def _read_secondary_tiers(value: object) -> Sequence[Any]:
 
 
 def _disk_problems(tier: Mapping[str, Any], where: str) -> list[str]:
-    names = [field.name for field in _FROM_VLLM]
     problems = [] if "module_path" in tier else [f'{where}.module_path: missing; give "{OURS}"']
     try:
-        read_stock_disk({name: value for name, value in tier.items() if name not in names}, where)
+        read_stock_disk(tier, where)
     except ConfigError as error:
         problems += error.problems
     return problems

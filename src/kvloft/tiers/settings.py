@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -25,12 +24,16 @@ class TierPlan(NamedTuple):
     Args:
         name: what metrics and per-request filters call it.
         label: text from the settings that tells its blocks from those of other models; see `Namespace`.
-        make: makes the tier, but for its name.
+        type: of its kind, such as "disk".
+        settings: those given, read.
+        make: makes the tier from them, but for its name.
         takes_arena: whether it can be told in what memory all blocks will lie.
     """
 
     name: str
     label: str
+    type: str
+    settings: Mapping[str, Any]
     make: Callable[..., Tier]
     takes_arena: bool = False
 
@@ -43,7 +46,7 @@ class TierPlan(NamedTuple):
             arena: memory in which the buffers of all jobs will lie, if that is known.
         """
         memory = {"arena": arena} if self.takes_arena else {}
-        tier = self.make(block_bytes=block_bytes, namespace=namespace, **memory)
+        tier = self.make(block_bytes=block_bytes, namespace=namespace, **self.settings, **memory)
         tier.name = self.name
         return tier
 
@@ -106,7 +109,8 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
     if problems:
         raise ConfigError(problems)
     takes_arena = kind is not None and kind.takes_arena
-    return TierPlan(common.get("name", type_name), common.get("namespace", ""), partial(make, **values), takes_arena)
+    name, label = common.get("name", type_name), common.get("namespace", "")
+    return TierPlan(name, label, type_name, values, make, takes_arena)
 
 
 def _foreign(type_name: str, settings: dict[str, Any], where: str, problems: list[str]) -> Callable[..., Tier]:
