@@ -414,7 +414,7 @@ def test_housekeeping_that_fails_is_told(
     disk: Callable[..., Disk], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = disk()
-    monkeypatch.setattr(type(one.tier._catalog), "expired", lambda *_: 1 / 0)
+    monkeypatch.setattr(one.tier._catalog, "expired", lambda *_: 1 / 0)
     one.until(lambda: one.count("upkeep_failed") > 2)
     (told,) = (record.getMessage() for record in caplog.records)
     assert told.endswith("upkeep, expire: division by zero")
