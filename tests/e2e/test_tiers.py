@@ -173,11 +173,15 @@ def test_a_disk_in_trouble_costs_hits_and_nothing_else(serve: Serve, baseline: S
 
 
 def test_below_the_stock_manager(serve: Serve, baseline: Serve, tmp_path: Path) -> None:
-    """vLLM's TieringOffloadingSpec with kvloft's DiskTier, by configuration; only the worker is kvloft's, for the CPU."""
+    """vLLM's TieringOffloadingSpec with kvloft's DiskTier, by configuration; on the CPU its worker is kvloft's."""
+    from vllm.platforms import current_platform
+
     plain = baseline("llama", PROMPTS)
     tier = {"type": "DiskTier", "module_path": "kvloft.vllm", "path": str(tmp_path), "capacity": "64MiB"}
-    stock = {"spec_name": "StockTieringSpec", "spec_module_path": "stock_tiering", "cpu_bytes_to_use": 64 << 20}
-    settings = {**stock, "secondary_tiers": [tier]}
+    stock = {"spec_name": "TieringOffloadingSpec", "spec_module_path": None}
+    if current_platform.is_cpu():
+        stock = {"spec_name": "StockTieringSpec", "spec_module_path": "stock_tiering"}
+    settings = {**stock, "cpu_bytes_to_use": 64 << 20, "secondary_tiers": [tier]}
     first = serve("llama", PROMPTS, settings, between=settle)
     second = serve("llama", PROMPTS, settings)
     assert first.tokens == second.tokens == plain.tokens

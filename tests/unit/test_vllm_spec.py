@@ -1,6 +1,7 @@
 """`KvloftSpec` without an engine: its settings, and what it makes of them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,3 +139,33 @@ def test_latent_attention_is_refused_on_the_cpu_platform(monkeypatch: pytest.Mon
     assert "spec_name: 'KvloftSpec' cannot serve some/model on the CPU platform" in problem
     model.use_mla = False
     assert make_spec(cpu_bytes_to_use="1MiB").num_chunks > 0
+
+
+@pytest.mark.parametrize("first", ["worker", "scheduler"])
+def test_on_a_gpu_the_tiers_reach_the_memory_that_the_workers_copy_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str
+) -> None:
+    regions = []
+
+    def make_worker(*_: object, mmap_region: Any) -> object:
+        regions.append(mmap_region)
+        return object()
+
+    # No GPU here: all but vLLM's copying is real.
+    monkeypatch.setattr("kvloft.vllm.spec.CPUOffloadingWorker", make_worker)
+    monkeypatch.setattr("kvloft.vllm.spec.current_platform", SimpleNamespace(is_cpu=lambda: False))
+    disk = {"type": "disk", "path": str(tmp_path), "capacity": "1MiB"}
+    spec = make_spec(cpu_bytes_to_use="1MiB", tiers=[disk])
+    host = spec._open_host() if first == "scheduler" else None
+    spec.create_worker(None)
+    host = host or spec._open_host()
+    try:
+        pages = regions[0].create_next_worker_view(spec.cpu_page_size_per_worker)
+        pages[7] = 42
+        assert set(host.view(7)[: spec.cpu_page_size_per_worker]) == {42}
+        host.view(3)[:3] = b"abc"
+        assert bytes(pages[3][:3].tolist()) == b"abc"
+    finally:
+        del pages
+        regions[0].cleanup()
+        host.close()

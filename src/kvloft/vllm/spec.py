@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingMetricMetadata, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvloft.config import format_size
@@ -120,6 +122,27 @@ class KvloftSpec(CPUOffloadingSpec):
                 arena.close()
                 raise
         return self._cpu_worker
+
+    def create_worker(self, kv_caches: CanonicalKVCaches) -> CPUOffloadingWorker:
+        """vLLM's worker, over memory that the tiers reach as well.
+
+        vLLM's own would take the region's name away as soon as every rank has mapped it. The scheduler's side, which opens
+        it by that name afterwards, would get another region, and the tiers bytes that no rank ever wrote.
+        """
+        if not self._tiers or self.num_chunks == 0:
+            return super().create_worker(kv_caches)
+        region = SharedOffloadRegion(
+            engine_id=self.config.engine_id,
+            num_chunks=self.num_chunks,
+            rank=0 if self.replicated_layout else self.config.parallel.rank,
+            kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+            cpu_page_size=self.cpu_page_size_per_worker,
+        )
+        try:
+            return CPUOffloadingWorker(kv_caches, self.blocks_per_chunk, self.num_chunks, mmap_region=region)
+        except BaseException:
+            region.cleanup()
+            raise
 
     def open_arena(self, member: str) -> Arena:
         """The engine's host memory on the CPU platform, shared by all who open it; each `member` may do so once."""
