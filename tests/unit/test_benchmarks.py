@@ -14,7 +14,7 @@ NARROWER = {
     "stores": "--only sealing",
 }
 """What makes the slow ones quick; every one takes `--short`."""
-NEEDS_VLLM = {"scheduler"}
+NEEDS_VLLM = {"engine", "scheduler"}
 
 pytestmark = pytest.mark.benchmark
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_told_apart_needs_a_label(fingerprint: Any, monkeypatch: 
     with pytest.raises(ConfigError, match=r'LoRA adapters are known .* by their names alone; add "namespace"'):
         fingerprint(made=engine(lora_config=object()))
     assert fingerprint(made=engine(lora_config=object()), label="adapters of May")
-    with pytest.raises(ConfigError, match="neither a local directory nor of a known revision"):
+    with pytest.raises(ConfigError, match="neither a directory with weights nor of a known revision"):
         fingerprint(made=engine(model_config=model_config(revision=None)))
     monkeypatch.setattr(module, "engine_config", lambda: None)
     with pytest.raises(ConfigError, match="out of reach"):

@@ -1,4 +1,4 @@
-"""A real vLLM engine in this process, on the CPU, with or without kvloft. It needs `pip install 'kvloft[vllm]'`."""
+"""A real vLLM engine in this process, with or without kvloft. It needs `pip install 'kvloft[vllm]'`."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,12 +59,12 @@ def run_engine(model: Path, blocks: int, settings: Mapping[str, Any] | None = No
         "max_num_seqs": 8,
         "seed": 0,
         "distributed_executor_backend": "uni",
+        "kv_cache_memory_bytes": 64 << 20,
         **options,
     }
     llm = LLM(
         model=str(model),
         num_gpu_blocks_override=blocks,
-        kv_cache_memory_bytes=64 << 20,
         enforce_eager=True,
         enable_prefix_caching=True,
         disable_log_stats=False,

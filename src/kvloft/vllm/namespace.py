@@ -44,8 +44,8 @@ def namespace_of(config: OffloadingConfig, block_bytes: int, writer: str, label:
     model = _model_facts(engine.model_config) if engine is not None else {}
     if model and model["weights"] is None and model["revision"] is None and not label:
         raise ConfigError(
-            f"namespace: model {config.model.name!r} is neither a local directory nor of a known revision, so kvloft cannot "
-            'tell its weights; add "namespace": a text that changes whenever they do'
+            f"namespace: model {config.model.name!r} is neither a directory with weights nor of a known revision, so kvloft "
+            'cannot tell its weights; add "namespace": a text that changes whenever they do'
         )
     extra = {"label": label, "writer": writer, "platform": current_platform.device_type, "vllm": list(RELEASE)}
     if engine is not None:
