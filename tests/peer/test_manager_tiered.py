@@ -48,18 +48,22 @@ class Scheduler:
 
     def __init__(self, *tiers: Tier, keep_after_reset: bool = False, **bounds: Any) -> None:
         self.arena = np.zeros((SLOTS, BLOCK), np.uint8)
-        self.released = 0
+        self.released = self.mapped = 0
         self.manager = TieredManager(
             tiers,
             lambda slot: memoryview(self.arena[slot]),
             self.release,
             CascadeConfig(**bounds),
             keep_after_reset,
+            self.map,
             num_chunks=SLOTS,
         )
 
     def release(self) -> None:
         self.released += 1
+
+    def map(self) -> None:
+        self.mapped += 1
 
     def begin(self, name: str, wanted: TierFilter = TierFilter.ALL) -> ReqContext:
         context = ReqContext(req_id=name, load_tier_filter=wanted)
@@ -120,6 +124,18 @@ def keys_of(name: str, n: int) -> list[Any]:
 
 def content(key: bytes) -> np.ndarray:
     return np.random.default_rng(list(key)).integers(0, 256, BLOCK, dtype=np.uint8)
+
+
+def test_the_first_store_that_arrives_says_that_all_ranks_have_mapped_host_memory() -> None:
+    scheduler = Scheduler(Shelf())
+    context = scheduler.begin("r")
+    failing = keys_of("a", 1)
+    scheduler.manager.prepare_store(failing, context)
+    scheduler.manager.complete_store(set(failing), context, success=False)
+    assert scheduler.mapped == 0
+    for name in "bc":
+        scheduler.store(context, keys_of(name, 2))
+        assert scheduler.mapped == 1
 
 
 def test_a_hit_below_is_pending_then_a_hit_and_its_source_is_told() -> None:

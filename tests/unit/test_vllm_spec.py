@@ -1,5 +1,6 @@
 """`KvloftSpec` without an engine: its settings, and what it makes of them."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,6 +166,10 @@ def test_on_a_gpu_the_tiers_reach_the_memory_that_the_workers_copy_to(
         assert set(host.view(7)[: spec.cpu_page_size_per_worker]) == {42}
         host.view(3)[:3] = b"abc"
         assert bytes(pages[3][:3].tolist()) == b"abc"
+        host.hide()
+        assert not os.path.exists(regions[0].mmap_path)
+        pages[7] = 43
+        assert host.view(7)[0] == 43
     finally:
         del pages
         regions[0].cleanup()

@@ -10,7 +10,6 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingMetricMetadata, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
-from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvloft.config import format_size
@@ -24,7 +23,7 @@ from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.namespace import namespace_of
 from kvloft.vllm.recording import Recording
-from kvloft.vllm.region import SharedRegion
+from kvloft.vllm.region import SharedRegion, open_rank_region
 from kvloft.vllm.tier_metrics import tier_metric_definitions
 from kvloft.vllm.tiered import TieredManager
 from kvloft.vllm.worker import KvloftWorker
@@ -89,6 +88,8 @@ class KvloftSpec(CPUOffloadingSpec):
             tokens = self.tokens_per_block[0] * self.blocks_per_chunk
             config = replace(self.extra_config["cascade"], block_tokens=tokens)
             keep = self.extra_config["tiers_after_reset"] == "keep"
+            if isinstance(host, SharedRegion):
+                settings = {**settings, "mapped": host.hide}
             return TieredManager(tiers, host.view, partial(_close, host), config, keep, **settings)
         except BaseException:
             for tier in tiers:
@@ -131,13 +132,9 @@ class KvloftSpec(CPUOffloadingSpec):
         """
         if not self._tiers or self.num_chunks == 0:
             return super().create_worker(kv_caches)
-        region = SharedOffloadRegion(
-            engine_id=self.config.engine_id,
-            num_chunks=self.num_chunks,
-            rank=0 if self.replicated_layout else self.config.parallel.rank,
-            kv_bytes_per_chunk=self.kv_bytes_per_chunk,
-            cpu_page_size=self.cpu_page_size_per_worker,
-        )
+        rank = 0 if self.replicated_layout else self.config.parallel.rank
+        geometry = (self.num_chunks, self.kv_bytes_per_chunk, rank, self.cpu_page_size_per_worker)
+        region = open_rank_region(self.config.engine_id, *geometry)
         try:
             return CPUOffloadingWorker(kv_caches, self.blocks_per_chunk, self.num_chunks, mmap_region=region)
         except BaseException:

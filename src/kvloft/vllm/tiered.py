@@ -49,6 +49,7 @@ class TieredManager(KvloftManager):
         config: bounds of the cascade.
         keep_after_reset: whether a reset leaves the tiers' blocks to be found. vLLM resets its caches before it sleeps, but
             also after weights were changed in place, and then they would be wrong.
+        mapped: called once every rank is known to have mapped host memory.
         **settings: as for `KvloftManager`.
     """
 
@@ -59,6 +60,7 @@ class TieredManager(KvloftManager):
         release: Callable[[], None] = lambda: None,
         config: CascadeConfig | None = None,
         keep_after_reset: bool = False,
+        mapped: Callable[[], None] = lambda: None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -66,6 +68,7 @@ class TieredManager(KvloftManager):
         self.cascade = Cascade(self.pool, view, self._tiers, config)
         self._keep_after_reset = keep_after_reset
         self._release = release
+        self._mapped: Callable[[], None] | None = mapped
         self._places = {tier.name: Locality.REMOTE if tier.remote else Locality.LOCAL for tier in tiers}
         self._live: dict[str, Request] = {}
         """Requests that have not ended, by vLLM's id."""
@@ -117,6 +120,10 @@ class TieredManager(KvloftManager):
         return output
 
     def _stored(self, keys: Sequence[Key]) -> None:
+        if self._mapped is not None:
+            # vLLM tells of a store when the last rank has copied its part.
+            self._mapped()
+            self._mapped = None
         self.cascade.stored(keys)
 
     # Once a step.
