@@ -1,0 +1,1 @@
+"""What if: the pool, the policies and the cascade that serve, driven by traces."""

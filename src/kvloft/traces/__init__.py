@@ -1,0 +1,1 @@
+"""What was asked: requests as traces, read, recorded and generated."""
