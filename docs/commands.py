@@ -20,10 +20,7 @@ def describe_commands() -> str:
     """Every command: what it says of itself, and its parameters as a table."""
     group: Any = get_command(_app)
     context = group.make_context("kvloft", [], resilient_parsing=True)
-    return "\n".join(
-        _section(name, group.get_command(context, name), context)
-        for name in group.list_commands(context)
-    )
+    return "\n".join(_section(name, group.get_command(context, name), context) for name in group.list_commands(context))
 
 
 def _section(name: str, command: Any, parent: Any) -> str:

@@ -13,6 +13,7 @@ LAYERS = {
     "errors": 0,
     "metric_names": 0,
     "files": 1,
+    "plugins": 1,
     "model_config": 1,
     "keys": 1,
     "request": 0,

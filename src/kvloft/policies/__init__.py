@@ -1,8 +1,9 @@
 """Which block leaves. One policy a file; `make_policy` finds them by name, those of installed plug-ins included."""
 
-from importlib.metadata import entry_points
+from collections.abc import Callable
 
 from kvloft.errors import ConfigError
+from kvloft.plugins import POLICIES, load_plugin, plugin_names
 from kvloft.policies.arc import ARC, ARCvLLM
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.chained import Chained
@@ -19,7 +20,7 @@ from kvloft.policies.slru import SLRU
 from kvloft.policies.twoq import TwoQ
 from kvloft.policies.wtinylfu import WTinyLFU
 
-__all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "is_policy", "make_policy", "policy_names"]
+__all__ = ["ARC", "BUILTIN", "LRU", "ARCvLLM", "Offer", "Policy", "is_policy", "load_policy", "make_policy", "policy_names"]
 
 BUILTIN: dict[str, type[Policy]] = {
     policy.name: policy
@@ -27,12 +28,11 @@ BUILTIN: dict[str, type[Policy]] = {
 }
 DEFAULT = "lru"
 CHAINS = "+chains"
-_GROUP = "kvloft.policies"
 
 
 def policy_names() -> list[str]:
     """Names that `make_policy` knows: built in, then from the `kvloft.policies` entry points of installed packages."""
-    return [*BUILTIN, *sorted(point.name for point in entry_points(group=_GROUP) if point.name not in BUILTIN)]
+    return [*BUILTIN, *(name for name in plugin_names(POLICIES) if name not in BUILTIN)]
 
 
 def is_policy(name: object) -> bool:
@@ -47,21 +47,33 @@ def make_policy(policy: str | type[Policy] | Policy, capacity: int) -> Policy:
     A name with `+chains` behind it is that policy in ancestor-closed mode, see `Chained`.
 
     Raises:
-        ConfigError: no policy has that name.
+        ConfigError: no policy has that name, or the plug-in that offers it is broken.
     """
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str):
         return policy(capacity)
-    if policy.endswith(CHAINS):
-        return Chained(make_policy(policy.removesuffix(CHAINS), capacity))
-    name = DEFAULT if policy == "default" else policy
-    if name in BUILTIN:
-        return BUILTIN[name](capacity)
-    for point in entry_points(group=_GROUP, name=name):
-        loaded = point.load()
-        made = loaded(capacity)
-        if not isinstance(made, Policy):
-            raise ConfigError(f"policy {name!r}: {point.value} makes a {type(made).__name__}, not a kvloft Policy")
-        return made
-    raise ConfigError(f"policy {policy!r} is unknown; choose one of: {', '.join(policy_names())}")
+    return load_policy(policy)(capacity)
+
+
+def load_policy(name: str) -> Callable[[int], Policy]:
+    """What makes a policy of this name for a capacity in blocks.
+
+    Raises:
+        ConfigError: no policy has that name, or the plug-in that offers it is broken.
+    """
+    if name.endswith(CHAINS):
+        inner = load_policy(name.removesuffix(CHAINS))
+        return lambda capacity: Chained(inner(capacity))
+    plain = DEFAULT if name == "default" else name
+    if plain in BUILTIN:
+        return BUILTIN[plain]
+    try:
+        plugin = load_plugin(POLICIES, plain)
+    except ConfigError as error:
+        raise ConfigError(f"policy {error}") from error
+    if plugin is None:
+        raise ConfigError(f"policy {name!r} is unknown; choose one of: {', '.join(policy_names())}")
+    if not isinstance(plugin.offer, type) or not issubclass(plugin.offer, Policy):
+        raise ConfigError(f"policy {plain!r}: {plugin.source} offers {plugin.offer!r}, which is no class of kvloft's Policy")
+    return plugin.offer

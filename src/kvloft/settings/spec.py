@@ -6,7 +6,7 @@ from typing import Any
 from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
 from kvloft.fields import COUNT, FLAG, SIZE_OR_SHARE, TEXT, Field, Kind, choice, count, object_schema, read_fields
-from kvloft.policies import is_policy, policy_names
+from kvloft.policies import is_policy, load_policy, policy_names
 from kvloft.tiers.settings import read_tiers, tiers_schema
 from kvloft.transfer.arena import total_memory
 from kvloft.transfer.limits import CascadeConfig, cascade_fields
@@ -129,7 +129,13 @@ def read_spec(given: Mapping[str, Any], problems: list[str], strict: bool = Fals
 
 def _policy_problems(given: Mapping[str, Any]) -> list[str]:
     policy = given.get(POLICY.name)
-    if policy is None or given.get("cache_policy_module_path") is not None or is_policy(policy):
+    if policy is None or given.get("cache_policy_module_path") is not None:
+        return []
+    if is_policy(policy):
+        try:
+            load_policy(policy)
+        except ConfigError as error:
+            return [f"{POLICY.name}: {problem}" for problem in error.problems]
         return []
     meant = nearest(str(policy), policy_names())
     hint = f"did you mean {meant!r}? Choose" if meant else "choose"

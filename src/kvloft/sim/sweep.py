@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kvloft.errors import ConfigError, KvloftError
-from kvloft.policies import make_policy, policy_names
+from kvloft.policies import is_policy, load_policy, policy_names
 from kvloft.sim.bound import Future, Min, replay_optimum
 from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult, TimedSlice
 from kvloft.sim.replay import Capacity, Replay, ReplayResult, Survey, survey
@@ -255,15 +255,15 @@ def _run_all(
 
 def check_policies(names: Sequence[str], bounds: Sequence[str] = BOUNDS) -> None:
     """Raises:
-    ConfigError: one of the names is neither a policy's nor one of `bounds`.
+    ConfigError: one of the names is neither a policy's nor one of `bounds`, or is that of a broken plug-in.
     """
     for name in dict.fromkeys(names):
-        if name not in bounds:
-            try:
-                make_policy(name, 1)
-            except ConfigError as error:
-                known = ", ".join(["default", *policy_names(), *bounds])
-                raise ConfigError(f"policy {name!r} is unknown; choose one of: {known}") from error
+        if name in bounds:
+            continue
+        if not is_policy(name):
+            known = ", ".join(["default", *policy_names(), *bounds])
+            raise ConfigError(f"policy {name!r} is unknown; choose one of: {known}")
+        load_policy(name)
 
 
 def _parallel(

@@ -1,5 +1,6 @@
 """Tiers from settings: `{"type": "disk", "path": ..., "capacity": "200GiB"}` as people write them in JSON or TOML."""
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -11,6 +12,7 @@ from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
 from kvloft.fields import COUNT, FLAG, SECONDS, SIZE_OR_SHARE, TEXT, Field, Kind, object_schema, read_fields
 from kvloft.keys import Namespace
+from kvloft.plugins import TIERS, load_plugin, plugin_names
 from kvloft.policies import is_policy, policy_names
 from kvloft.tiers import stores
 from kvloft.tiers.base import Buffer, Tier
@@ -64,7 +66,8 @@ def read_tiers(given: object, where: str = "tiers") -> list[TierPlan]:
     """Plans for the tiers of a list of settings.
 
     Each has a `type`, and may have a `name` (by default its type) and a `namespace` (a label for its blocks). A type that
-    is none of kvloft's names a `Tier` class in `module_path`, called as `Class(block_bytes=..., namespace=..., **settings)`.
+    is none of kvloft's is one that a plug-in offers, or the name of a class in `module_path`; that `Tier` class is called as
+    `Class(block_bytes=..., namespace=..., **settings)`.
 
     Raises:
         ConfigError: naming every setting that is wrong.
@@ -95,7 +98,7 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
         ConfigError: naming every setting that is wrong.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
-        raise ConfigError(f"{where}: has no type; give one of: {', '.join(TYPES)}")
+        raise ConfigError(f"{where}: has no type; give one of: {', '.join(type_names())}")
     settings = dict(given)
     type_name = settings.pop("type")
     problems: list[str] = []
@@ -113,21 +116,60 @@ def read_tier(given: object, where: str = "tier") -> TierPlan:
     return TierPlan(name, label, type_name, values, make, takes_arena)
 
 
+def type_names() -> list[str]:
+    """Types of tiers that settings can name: kvloft's, then those of installed plug-ins."""
+    return [*TYPES, *(name for name in plugin_names(TIERS) if name not in TYPES)]
+
+
 def _foreign(type_name: str, settings: dict[str, Any], where: str, problems: list[str]) -> Callable[..., Tier]:
     module_path = settings.pop("module_path", None)
-    if module_path is None:
-        meant = nearest(type_name, TYPES)
-        hint = f"did you mean {meant!r}?" if meant else f"choose one of: {', '.join(TYPES)}, or name its `module_path`"
-        problems.append(f"{where}.type: {type_name!r} is unknown; {hint}")
-        return Tier
     try:
-        found = getattr(import_module(module_path), type_name, None)
-    except ImportError as error:
-        problems.append(f"{where}.module_path: {module_path!r} cannot be imported: {error}")
+        found = _load_foreign(type_name, module_path)
+    except ConfigError as error:
+        problems += [f"{where}.{problem}" for problem in error.problems]
         return Tier
+    problems += [f"{where}.{problem}" for problem in _argument_problems(found, settings)]
+    return found
+
+
+def _argument_problems(found: type[Tier], settings: Mapping[str, Any]) -> list[str]:
+    """Settings that a class does not take, and those that it needs and were not given."""
+    parameters = dict(inspect.signature(found).parameters)
+    for ours in ("block_bytes", "namespace"):
+        parameters.pop(ours, None)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return []
+    problems = []
+    for name in settings:
+        if name not in parameters:
+            meant = nearest(name, parameters)
+            hint = f"did you mean {meant}?" if meant else f"known are: {', '.join(parameters) or 'none'}"
+            problems.append(f"{name}: unknown setting; {hint}")
+    return problems + [
+        f"{name}: missing; {found.__name__} needs it"
+        for name, one in parameters.items()
+        if one.default is one.empty and name not in settings
+    ]
+
+
+def _load_foreign(type_name: str, module_path: str | None) -> type[Tier]:
+    if module_path is None:
+        try:
+            plugin = load_plugin(TIERS, type_name)
+        except ConfigError as error:
+            raise ConfigError(f"type: {error}") from error
+        if plugin is None:
+            meant = nearest(type_name, type_names())
+            hint = f"did you mean {meant!r}?" if meant else f"choose one of: {', '.join(type_names())}"
+            raise ConfigError(f"type: {type_name!r} is unknown; {hint}" + ("" if meant else ", or name its `module_path`"))
+        found, source = plugin
+    else:
+        try:
+            found, source = getattr(import_module(module_path), type_name, None), repr(module_path)
+        except ImportError as error:
+            raise ConfigError(f"module_path: {module_path!r} cannot be imported: {error}") from error
     if not isinstance(found, type) or not issubclass(found, Tier):
-        problems.append(f"{where}.type: {module_path!r} has no kvloft Tier class {type_name!r}")
-        return Tier
+        raise ConfigError(f"type: {source} has no kvloft Tier class {type_name!r}")
     return found
 
 
@@ -144,12 +186,19 @@ def tiers_schema() -> dict[str, Any]:
         "type": "object",
         "title": "a tier of your own",
         "properties": {
-            "type": {"not": {"enum": [*TYPES]}, "type": "string", "description": "The class's name."},
+            "type": {"not": {"enum": type_names()}, "type": "string", "description": "The class's name."},
             "module_path": {"type": "string", "description": "Where to import it from."},
         },
         "required": ["type", "module_path"],
     }
-    return {"type": "array", "items": {"oneOf": [*ours, foreign]}}
+    offered = [name for name in type_names() if name not in TYPES]
+    plugins = {
+        "type": "object",
+        "title": "a tier of a plug-in",
+        "properties": {"type": {"enum": offered, "description": "The name that the plug-in offers."}},
+        "required": ["type"],
+    }
+    return {"type": "array", "items": {"oneOf": [*ours, *([plugins] if offered else []), foreign]}}
 
 
 # What the settings may be.
