@@ -20,8 +20,9 @@ def rows() -> dict[str, int]:
 
 
 def modules() -> set[str]:
-    names = {path.name.split(".")[0] for path in SOURCE.iterdir() if path.suffix in ("", ".py", ".pyi") and path.name[0] != "."}
-    return names - {"__init__", "__main__", "__pycache__", "py"}
+    files = {path.stem for path in SOURCE.iterdir() if path.suffix in (".py", ".pyi")}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    return (files | packages) - {"__init__", "__main__"}
 
 
 def imports(path: Path) -> set[str]:
