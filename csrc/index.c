@@ -125,6 +125,13 @@ state_of(Index *self, PyObject *key)
 }
 
 static PyObject *
+index_state(Index *self, PyObject *key)
+{
+    int state = state_of(self, key);
+    return state < 0 ? NULL : PyLong_FromLong(state);
+}
+
+static PyObject *
 index_leading(Index *self, PyObject *given)
 {
     PyObject *items = PySequence_Fast(given, "keys: give an iterable of them");
@@ -178,6 +185,19 @@ static PyObject *
 index_ready(Index *self, PyObject *given)
 {
     return keys_pick(&self->keys, given, is_ready, 0);
+}
+
+static PyObject *
+index_keys(Index *self, PyObject *Py_UNUSED(ignored))
+{
+    self->keys.in_use++; /* making a list may run finalizers */
+    PyObject *keys = PyList_New(self->keys.count);
+    Py_ssize_t at = 0;
+    for (uint32_t number = 0; keys && number < self->keys.fresh; number++)
+        if (self->keys.entries[number].key)
+            PyList_SET_ITEM(keys, at++, Py_NewRef(self->keys.entries[number].key));
+    self->keys.in_use--;
+    return keys;
 }
 
 static PyObject *
@@ -504,10 +524,12 @@ get_away(Index *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef methods[] = {
+    {"state", (PyCFunction)index_state, METH_O, NULL},
     {"leading", (PyCFunction)index_leading, METH_O, NULL},
     {"present", (PyCFunction)index_present, METH_O, NULL},
     {"absent", (PyCFunction)index_absent, METH_O, NULL},
     {"ready", (PyCFunction)index_ready, METH_O, NULL},
+    {"keys", (PyCFunction)index_keys, METH_NOARGS, NULL},
     {"busy", (PyCFunction)index_busy, METH_NOARGS, NULL},
     {"answers", (PyCFunction)index_answers, METH_VARARGS, NULL},
     {"slots", (PyCFunction)index_slots, METH_O, NULL},

@@ -320,6 +320,48 @@ batch_free(Batch *batch)
     Py_DECREF(batch->items);
 }
 
+/* Whether no two of the hashes are equal; a table of them is made in `seen`, of twice as many zeros at least. */
+static int
+all_differ(PyObject *items, uint64_t *seen, size_t mask)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        Py_hash_t hash = PyObject_Hash(PyList_GET_ITEM(items, i));
+        if (hash == -1)
+            return -1;
+        uint64_t mark = (uint64_t)hash + !hash; /* never 0; then two marks may be equal where the hashes are not */
+        size_t at = tag_of(hash) & mask;
+        while (seen[at] && seen[at] != mark)
+            at = (at + 1) & mask;
+        if (seen[at])
+            return 0;
+        seen[at] = mark;
+    }
+    return 1;
+}
+
+PyObject *
+distinct(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    PyObject *items = PySequence_List(given); /* a list of our own: nobody can change it */
+    if (!items)
+        return NULL;
+    size_t size = 8;
+    while (size < 2 * (size_t)PyList_GET_SIZE(items))
+        size *= 2;
+    uint64_t *seen = calloc(size, sizeof(*seen));
+    int differ = seen ? all_differ(items, seen, size - 1) : -1;
+    if (!seen)
+        PyErr_NoMemory();
+    free(seen);
+    if (differ > 0)
+        return items;
+    PyObject *once = differ < 0 ? NULL : PyObject_CallMethod((PyObject *)&PyDict_Type, "fromkeys", "O", items);
+    Py_DECREF(items);
+    PyObject *list = once ? PySequence_List(once) : NULL;
+    Py_XDECREF(once);
+    return list;
+}
+
 bool
 is_present(const Entry *entry, unsigned detail)
 {

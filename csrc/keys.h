@@ -80,6 +80,8 @@ int batch_find_all(Batch *batch, Keys *keys, PyObject *items); /* KeyError if on
 void batch_free(Batch *batch);
 PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
 
+PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
+
 /* Which keys to pick: what is known of one, NULL if it is not in, and whatever else the choice depends on. */
 typedef bool (*Choice)(const Entry *entry, unsigned detail);
 PyObject *keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail); /* a list, in the order given */

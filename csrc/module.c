@@ -1,9 +1,15 @@
 /* `kvloft._table`: what the pool and its policies keep for each block. See src/kvloft/_table.pyi for what it does. */
 #include "keys.h"
 
+static PyMethodDef functions[] = {
+    {"distinct", distinct, METH_O, NULL},
+    {NULL},
+};
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_table",
+    .m_methods = functions,
     .m_size = -1,
 };
 

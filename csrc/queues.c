@@ -66,6 +66,15 @@ queues_contains(Queues *self, PyObject *key)
 }
 
 static PyObject *
+queues_queue(Queues *self, PyObject *key)
+{
+    uint32_t number;
+    if (keys_find(&self->keys, key, &number) < 0)
+        return NULL;
+    return number == NONE ? Py_NewRef(Py_None) : PyLong_FromLong(self->keys.entries[number].queue);
+}
+
+static PyObject *
 queues_size(Queues *self, PyObject *args)
 {
     Py_ssize_t queue;
@@ -138,6 +147,17 @@ queues_keys(Queues *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "|n", &queue) || check_queue(self, queue) < 0)
         return NULL;
     return oldest(self, PY_SSIZE_T_MAX, NULL, (uint32_t)queue);
+}
+
+static PyObject *
+queues_newest(Queues *self, PyObject *args)
+{
+    Py_ssize_t queue = 0;
+    if (!PyArg_ParseTuple(args, "|n", &queue) || check_queue(self, queue) < 0)
+        return NULL;
+    const Entry *entries = self->keys.entries;
+    PyObject *key = entries[entries[queue].older].key; /* none if the ring is just the queue itself */
+    return Py_NewRef(key ? key : Py_None);
 }
 
 /* Changing. */
@@ -262,11 +282,13 @@ queues_dealloc(Queues *self)
 }
 
 static PyMethodDef methods[] = {
+    {"queue", (PyCFunction)queues_queue, METH_O, NULL},
     {"size", (PyCFunction)queues_size, METH_VARARGS, NULL},
     {"keys", (PyCFunction)queues_keys, METH_VARARGS, NULL},
     {"present", (PyCFunction)queues_present, METH_VARARGS, NULL},
     {"absent", (PyCFunction)queues_absent, METH_O, NULL},
     {"oldest", (PyCFunction)queues_oldest, METH_VARARGS, NULL},
+    {"newest", (PyCFunction)queues_newest, METH_VARARGS, NULL},
     {"add", (PyCFunction)queues_add, METH_VARARGS, NULL},
     {"touch", (PyCFunction)queues_touch, METH_O, NULL},
     {"move", (PyCFunction)queues_move, METH_VARARGS, NULL},

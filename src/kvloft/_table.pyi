@@ -17,6 +17,9 @@ from kvloft.request import Key
 
 Answer = TypeVar("Answer")
 
+def distinct(keys: Iterable[Key]) -> list[Key]:
+    """Each of the keys once, in the order in which they come first. Always a new list."""
+
 class Index:
     """Which block is in which of `capacity` slots, and what it is used for.
 
@@ -48,6 +51,9 @@ class Index:
         """What tells one key after another: `miss` if the block is not there, `pending` if it is being written, else `hit`.
         Further arguments are ignored."""
 
+    def state(self, key: Key) -> int:
+        """0 if the block is not there, 1 if it is being written, else 2."""
+
     def leading(self, keys: Iterable[Key]) -> int:
         """Length of the leading run of keys whose blocks are there and not being written."""
 
@@ -59,6 +65,9 @@ class Index:
 
     def ready(self, keys: Iterable[Key]) -> list[Key]:
         """Those whose blocks are there and not being written, likewise."""
+
+    def keys(self) -> list[Key]:
+        """All blocks, in the order of their slots."""
 
     def busy(self) -> list[Key]:
         """Blocks that are being written or have readers, in no order."""
@@ -134,6 +143,9 @@ class Queues:
     def __contains__(self, key: Key) -> bool: ...
     def __copy__(self) -> Queues: ...
     def __deepcopy__(self, memo: object) -> Queues: ...
+    def queue(self, key: Key) -> int | None:
+        """Which queue a key is in, None if in none."""
+
     def size(self, queue: int) -> int:
         """Keys in one queue."""
 
@@ -148,6 +160,9 @@ class Queues:
 
     def oldest(self, n: int, keep: Collection[Any], queue: int = 0) -> list[Key]:
         """The n least recent keys of a queue that are not in `keep`, or as many as there are. They stay in."""
+
+    def newest(self, queue: int = 0) -> Key | None:
+        """The most recent key of a queue, None if it is empty."""
 
     def add(self, keys: Iterable[Key], queue: int = 0) -> None:
         """Put keys at the recent end of a queue, the last one last. What is in any queue stays where it is."""

@@ -66,7 +66,7 @@ def test_thousands_of_blocks_a_call(policy: str, seed: int) -> None:
         assert hits == next((at for at, key in enumerate(chain) if key not in shadow.ready), len(chain))
         loaded = tuple(chain[:hits])
         plan = pool.prepare_load(loaded, request)
-        assert plan.slots == [shadow.slot[key] for key in loaded]
+        assert list(plan.slots) == [shadow.slot[key] for key in loaded]
         shadow.pinned.append(loaded)
         readers.append((request, loaded))
         named = set(loaded)

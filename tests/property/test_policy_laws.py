@@ -22,8 +22,7 @@ def test_the_laws_catch_a_policy_that_gives_up() -> None:
         name = "gives-up"
 
         def evict(self, n, keep, offer):
-            side = self._t1 if len(self._t1) >= self.target else self._t2
-            victims = [key for key in side if key not in keep][:n]
+            victims = self._residents.oldest(n, keep, int(self._residents.size(0) < self.target))
             self.forget(victims)
             return victims
 

@@ -222,6 +222,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert index.pinned == len(self.readers)
         busy = index.busy()
         assert set(busy) == {*self.writing, *self.readers} and len(busy) == index.writing + index.pinned
+        assert index.keys() == sorted(self.slot, key=self.slot.__getitem__)
         assert list(index.slots([*self.slot])) == [*self.slot.values()]
         assert all((key(number) in index) == (key(number) in self.slot) for number in KEYS)
 

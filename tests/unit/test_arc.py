@@ -141,7 +141,7 @@ def test_one_block_at_a_time_it_is_the_paper(capacity, keys):
         policy = pool.policy
         assert isinstance(policy, ARC)
         assert policy.target == naive.p
-        assert [list(policy._t1), list(policy._t2), list(policy._b1), list(policy._b2)] == [
+        assert [lists.keys(queue) for lists in (policy._residents, policy._ghosts) for queue in (0, 1)] == [
             naive.t1,
             naive.t2,
             naive.b1,
@@ -171,7 +171,7 @@ def test_where_a_ghost_hit_reenters(policy, enters):
     store(pool, ["a"], 4)
     assert pool.policy.sizes()[enters] == before + 1
     assert pool.policy.target == 1.0
-    assert "a" not in pool.policy._b1
+    assert pool.policy._ghosts.queue("a") is None
 
 
 @pytest.mark.parametrize("policy", ["arc", "arc-vllm"])
@@ -187,7 +187,7 @@ def test_failed_and_refused_stores_never_move_the_target(policy):
     for number in range(5):
         assert pool.prepare_store(["a", "y", "z"], Request(("refused", number))) is None
     assert pool.policy.target == 0.0
-    assert "a" in pool.policy._b1
+    assert pool.policy._ghosts.queue("a") == 0
 
 
 def test_a_ghost_hit_teaches_once_per_request():

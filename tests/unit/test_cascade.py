@@ -446,7 +446,7 @@ def test_a_reset_keeps_slots_that_others_use_until_all_have_let_go() -> None:
     engine = Engine(8, tier)
     engine.run(Request("a"), ["a0"])
     engine.step()
-    slots = engine.begin_load(Request("b"), ["a0"]).slots
+    slots = list(engine.begin_load(Request("b"), ["a0"]).slots)
     assert engine.pool.busy_slots() == slots
     engine.cascade.reset(slots)
     engine.cascade.let_go(slots)

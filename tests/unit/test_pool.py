@@ -52,7 +52,7 @@ def test_duplicates_in_a_load_leave_no_pin(pool):
 def test_an_empty_plan_is_not_a_refusal(pool):
     store(pool, ["a"], 1)
     plan = pool.prepare_store(["a"], Request(2))
-    assert plan is not None and plan.keys == plan.slots == plan.evicted == []
+    assert plan is not None and plan.keys == plan.evicted == [] and not plan.slots
 
 
 def test_pinned_blocks_stay_and_the_rest_goes(pool):

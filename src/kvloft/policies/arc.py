@@ -17,15 +17,18 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   those nearest to its tail leave first.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import filterfalse
 from math import floor
 
+from kvloft._table import Queues
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.lessons import Lessons
 from kvloft.policies.open_chains import OpenChains
-from kvloft.policies.queue import Queue
 from kvloft.request import Key, Request
+
+ONCE, AGAIN = 0, 1
+"""T1 or T2 among the residents, B1 or B2 among the ghosts."""
 
 
 class ARC(Policy):
@@ -37,8 +40,9 @@ class ARC(Policy):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._t1, self._t2 = Queue(), Queue()
-        self._b1, self._b2 = Queue(), Queue()
+        self._residents = Queues(capacity, queues=2)
+        self._ghosts = Queues(capacity + capacity // 8, queues=2)
+        """With some room beyond the capacity, for those on their way back."""
         self._running = OpenChains()
         self._lessons = Lessons(capacity)
         """What ghost hits teach. The ghosts stay in B1 or B2 until their stores commit."""
@@ -58,10 +62,12 @@ class ARC(Policy):
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
         """By how much each ghost hit of the offer, in turn, moves the target."""
-        b1, b2 = self._live(self._b1), self._live(self._b2)
+        b1, b2 = self._live(ONCE), self._live(AGAIN)
         lessons: dict[Key, float] = {}
-        for key, of_b1 in self._ghost_hits(offer.keys):
-            if of_b1:
+        hits = self._ghosts.present(offer.keys)
+        of_b1 = {*self._ghosts.present(hits, ONCE)}
+        for key in hits:
+            if key in of_b1:
                 lessons[key] = max(1.0, b2 / b1)
                 b1 -= 1
             else:
@@ -72,19 +78,18 @@ class ARC(Policy):
     def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
         """Whose turn it is to make room for each of the newcomers: so often that of T1, then so often that of T2, then
         once that of T1 again, then that of T2."""
-        t1 = min(max(0, len(self._t1) - floor(target)), len(newcomers))
-        t2 = len(newcomers) - t1
-        if len(self._t1) - t1 == target:
-            t2 = next((at for at, key in enumerate(newcomers[t1:]) if key in self._b2), t2)
-        return t1, t2
+        size = self._residents.size(ONCE)
+        t1 = min(max(0, size - floor(target)), len(newcomers))
+        rest = newcomers[t1:]
+        returning = self._ghosts.present(rest, AGAIN) if size - t1 == target else ()
+        return t1, rest.index(returning[0]) if returning else len(rest)
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         """Evicting moves keys from T to B and never adds to |T1| + |B1| or |T2| + |B2|."""
 
     def _trim_after_commit(self) -> None:
-        self._drop_oldest(self._b1, len(self._t1) + self._live(self._b1) - self.capacity)
-        total = len(self._t1) + len(self._t2) + self._live(self._b1) + self._live(self._b2)
-        self._drop_oldest(self._b2, total - 2 * self.capacity)
+        self._drop_oldest(ONCE, self._residents.size(ONCE) + self._live(ONCE) - self.capacity)
+        self._drop_oldest(AGAIN, len(self._residents) + self._live(ONCE) + self._live(AGAIN) - 2 * self.capacity)
 
     # The contract.
 
@@ -92,42 +97,40 @@ class ARC(Policy):
         moves = self._moves(offer)
         self._lessons.add(moves)
         self._ahead = (None, {})
-        enters_t2 = moves if self.ghosts_enter_t2 else {}
         keys = offer.keys
         if self.tails_first:
             self._running.admit(offer)
             keys = keys[::-1]
-        self._t1.add(filterfalse(enters_t2.__contains__, keys))
-        self._t2.add(filter(enters_t2.__contains__, keys))
+        if moves and self.ghosts_enter_t2:
+            self._residents.add(filter(moves.__contains__, keys), AGAIN)
+        self._residents.add(keys, ONCE)
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         returned = self._lessons.settle(keys, success=True)
-        for ghosts in (self._b1, self._b2):
-            ghosts.remove(list(filter(ghosts.holds, returned)))
+        self._ghosts.remove(self._ghosts.present(returned))
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self._running.finish(request.id)
         used = chain[::-1]
-        in_t1 = list(filter(self._t1.holds, used))
-        again = list(filterfalse(stored.__contains__, in_t1))
-        self._t1.touch(filter(stored.__contains__, in_t1))
-        self._t1.remove(again)
-        self._t2.add(again)
-        self._t2.touch(filter(self._t2.holds, used))
+        if len(stored) < len(used):
+            again = self._residents.present(used, ONCE)
+            self._residents.move(filterfalse(stored.__contains__, again) if stored else again, AGAIN)
+        self._residents.touch(used)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         target = self._lessons.expected(self._moves(offer).values())
         t1, t2 = self._choices(target, offer.keys[-n:])
         wanted = t1 + (t1 + t2 < n)
-        victims1 = self._t1.oldest(wanted, keep)
-        victims2 = self._t2.oldest(n - len(victims1), keep)
+        oldest = self._residents.oldest
+        victims1 = oldest(wanted, keep, ONCE)
+        victims2 = oldest(n - len(victims1), keep, AGAIN)
         if len(victims1) + len(victims2) < n:
-            victims1 = self._t1.oldest(n - len(victims2), keep)
-        victims1 = self._running.tails_first(victims1, self._t1, keep)
-        victims2 = self._running.tails_first(victims2, self._t2, keep)
-        self._retire(victims1, self._t1, self._b1, "t1")
-        self._retire(victims2, self._t2, self._b2, "t2")
+            victims1 = oldest(n - len(victims2), keep, ONCE)
+        victims1 = self._running.tails_first(victims1, self._residents, keep, ONCE)
+        victims2 = self._running.tails_first(victims2, self._residents, keep, AGAIN)
+        self._retire(victims1, ONCE)
+        self._retire(victims2, AGAIN)
         # Where a list ran out, its turns went to the other; the order of the turns is the same.
         victims = [*victims1[:t1], *victims2[:t2], *victims1[t1 : t1 + 1], *victims2[t2:], *victims1[t1 + 1 :]]
         self._trim_after_evict(offer, victims)
@@ -136,28 +139,22 @@ class ARC(Policy):
     def forget(self, keys: Sequence[Key]) -> None:
         self._lessons.settle(keys, success=False)
         self._running.forget(keys)
-        for entries in (self._t1, self._t2):
-            entries.remove(list(filter(entries.holds, keys)))
+        self._residents.remove(keys)
 
     def clear(self) -> None:
-        for entries in (self._t1, self._t2, self._b1, self._b2, self._running, self._lessons):
-            entries.clear()
+        for kept in (self._residents, self._ghosts, self._running, self._lessons):
+            kept.clear()
         self._ahead = (None, {})
 
     def sizes(self) -> dict[str, int]:
-        return {"t1": len(self._t1), "t2": len(self._t2), "ghost_b1": len(self._b1), "ghost_b2": len(self._b2)}
+        t, b = self._residents.size, self._ghosts.size
+        return {"t1": t(ONCE), "t2": t(AGAIN), "ghost_b1": b(ONCE), "ghost_b2": b(AGAIN)}
 
     # Shared steps.
 
-    def _live(self, ghosts: Queue) -> int:
+    def _live(self, queue: int) -> int:
         """Size of a ghost list without the keys that are on their way back."""
-        return len(ghosts) - sum(map(ghosts.holds, self._lessons.keys()))
-
-    def _ghost_hits(self, keys: Sequence[Key]) -> Iterator[tuple[Key, bool]]:
-        """Those of `keys` that are ghosts, and whether they are in B1."""
-        in_b1 = dict.fromkeys(filter(self._b1.holds, keys), True)
-        hits = in_b1 | dict.fromkeys(filter(self._b2.holds, keys), False)
-        return zip(filter(hits.__contains__, keys), map(hits.__getitem__, filter(hits.__contains__, keys)), strict=True)
+        return self._ghosts.size(queue) - len(self._ghosts.present(self._lessons.keys(), queue))
 
     def _moves(self, offer: Offer) -> dict[Key, float]:
         """What the offer will teach, by the ghost lists as they were before it evicted."""
@@ -167,16 +164,16 @@ class ARC(Policy):
             self._ahead = (offer, moves)
         return self._ahead[1]
 
-    def _retire(self, victims: Sequence[Key], source: Queue, ghosts: Queue, name: str) -> None:
+    def _retire(self, victims: Sequence[Key], queue: int) -> None:
         self._running.forget(victims)
-        source.remove(victims)
-        ghosts.add(victims)
-        self.evictions[name] += len(victims)
+        self._residents.remove(victims)
+        self._ghosts.add(victims, queue)
+        self.evictions[("t1", "t2")[queue]] += len(victims)
 
-    def _drop_oldest(self, ghosts: Queue, n: int, spare: Iterable[Key] = ()) -> None:
+    def _drop_oldest(self, queue: int, n: int, spare: Iterable[Key] = ()) -> None:
         """Drop the n oldest ghosts that are neither on their way back nor in `spare`, as far as there are any."""
         if n > 0:
-            ghosts.remove(ghosts.oldest(n, {*self._lessons.keys(), *spare}))
+            self._ghosts.remove(self._ghosts.oldest(n, {*self._lessons.keys(), *spare}, queue))
 
 
 class ARCvLLM(ARC):
@@ -197,17 +194,18 @@ class ARCvLLM(ARC):
     tails_first = False
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
-        b1, b2 = self._live(self._b1), self._live(self._b2)
-        hits = self._ghost_hits(offer.keys[::-1])
-        return {key: max(1.0, b2 / b1) if of_b1 else -max(1.0, b1 / b2) for key, of_b1 in hits}
+        b1, b2 = self._live(ONCE), self._live(AGAIN)
+        hits = self._ghosts.present(offer.keys[::-1])
+        of_b1 = {*self._ghosts.present(hits, ONCE)}
+        return {key: max(1.0, b2 / b1) if key in of_b1 else -max(1.0, b1 / b2) for key in hits}
 
     def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
-        t1 = min(max(0, len(self._t1) - int(target) + 1), len(newcomers))
+        t1 = min(max(0, self._residents.size(ONCE) - int(target) + 1), len(newcomers))
         return t1, len(newcomers) - t1
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
-        for ghosts in (self._b1, self._b2):
-            self._drop_oldest(ghosts, self._live(ghosts) - self.capacity, (*offer.keys, *victims))
+        for queue in (ONCE, AGAIN):
+            self._drop_oldest(queue, self._live(queue) - self.capacity, (*offer.keys, *victims))
 
     def _trim_after_commit(self) -> None:
         """vLLM trims when it evicts."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence, Set
 
+from kvloft._table import Queues
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.open_chains import OpenChains
-from kvloft.policies.queue import Queue
 from kvloft.request import Key, Request
 
 
@@ -19,12 +19,12 @@ class LRU(Policy):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._queue = Queue()
+        self._queue = Queues(capacity)
         self._running = OpenChains()
 
     def admit(self, offer: Offer) -> None:
         self._running.admit(offer)
-        self._queue.add(reversed(offer.keys))
+        self._queue.add(offer.keys[::-1])
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self._running.finish(request.id)

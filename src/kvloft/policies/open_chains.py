@@ -1,7 +1,8 @@
 """Chains of requests that have not ended: of each, the tail leaves before the head."""
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
+from kvloft._table import Queues
 from kvloft.policies.base import Offer
 from kvloft.request import Key
 
@@ -14,8 +15,8 @@ class OpenChains:
     """
 
     def __init__(self) -> None:
-        self._chains: dict[Hashable, dict[Key, None]] = {}
-        """Blocks by request, head to tail."""
+        self._chains: dict[Hashable, Sequence[Key] | dict[Key, None]] = {}
+        """Blocks by request, head to tail. A dictionary once it has more than one batch."""
         self._owners: dict[Key, Hashable] = {}
         """Requests by block, of those with more than one batch."""
 
@@ -24,46 +25,47 @@ class OpenChains:
         owner = offer.request.id
         chain = self._chains.get(owner)
         if chain is None:
-            self._chains[owner] = dict.fromkeys(offer.keys)
+            self._chains[owner] = offer.keys
             return
-        if next(iter(chain), None) not in self._owners:
+        if not isinstance(chain, dict):
+            chain = self._chains[owner] = dict.fromkeys(chain)
             self._owners.update(dict.fromkeys(chain, owner))
         chain.update(dict.fromkeys(offer.keys))
         self._owners.update(dict.fromkeys(offer.keys, owner))
 
     def finish(self, owner: Hashable) -> None:
         """The request has ended."""
-        chain = self._chains.pop(owner, {})
-        if self._owners:
+        chain = self._chains.pop(owner, ())
+        if isinstance(chain, dict):
             for key in chain:
                 if self._owners.get(key) == owner:
                     del self._owners[key]
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Sequence[Key]) -> None:
         """These blocks have left."""
-        if self._owners:
-            for key in keys:
-                owner = self._owners.pop(key, None)
-                if owner in self._chains:
-                    self._chains[owner].pop(key, None)
+        for key in filter(self._owners.__contains__, keys if self._owners else ()):
+            chain = self._chains.get(self._owners.pop(key))
+            if isinstance(chain, dict):
+                chain.pop(key, None)
 
-    def tails_first(self, victims: Sequence[Key], evictable: Collection[Key], keep: Collection[Key]) -> list[Key]:
+    def tails_first(self, victims: list[Key], queues: Queues, keep: Collection[Key], queue: int = 0) -> list[Key]:
         """As many victims of each chain, but those nearest to its tail.
 
         Args:
             victims: what would leave.
-            evictable: where the victims are chosen from.
+            queues: where the victims were chosen from.
             keep: what must not leave.
+            queue: which of the queues.
         """
         if not self._owners:
-            return list(victims)
+            return victims
         owned: dict[Hashable, list[int]] = {}
         for at, owner in enumerate(map(self._owners.get, victims)):
             if owner is not None:
                 owned.setdefault(owner, []).append(at)
         chosen = list(victims)
         for owner, places in owned.items():
-            tail = (key for key in reversed(self._chains[owner]) if key in evictable and key not in keep)
+            tail = (key for key in reversed(self._chains[owner]) if queues.queue(key) == queue and key not in keep)
             for at, key in zip(places, tail, strict=False):
                 chosen[at] = key
         return chosen

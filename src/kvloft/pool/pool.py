@@ -1,22 +1,24 @@
 """Who lives in host memory."""
 
 import time
-from collections import Counter, deque
+from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from enum import Enum
-from itertools import compress, filterfalse
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kvloft._table import Index, distinct
 from kvloft.errors import BlockNotReady, ConfigError
 from kvloft.policies import Offer, Policy, make_policy
 from kvloft.policies.admission import Admission
 from kvloft.policies.base import evict_checked
 from kvloft.policies.hints import Hinted
 from kvloft.pool.life import Life
-from kvloft.pool.slots import SlotAllocator
 from kvloft.request import Key, Request
 from kvloft.telemetry import Counters, Event, EventKind, Stats
+
+Answer = TypeVar("Answer")
 
 
 class Lookup(Enum):
@@ -31,6 +33,10 @@ class Lookup(Enum):
     """An Enum's own hash runs Python code, and answers are translated for every block looked up."""
 
 
+_LOOKUPS = (Lookup.MISS, Lookup.PENDING, Lookup.HIT)
+"""By `Index.state`."""
+
+
 class StorePlan(NamedTuple):
     """An accepted store.
 
@@ -42,7 +48,7 @@ class StorePlan(NamedTuple):
     """
 
     keys: list[Key]
-    slots: list[int]
+    slots: "array[int]"
     evicted: list[Key]
     generation: int
 
@@ -51,7 +57,7 @@ class LoadPlan(NamedTuple):
     """Blocks pinned for reading: distinct, in the order asked for, with their slots."""
 
     keys: list[Key]
-    slots: list[int]
+    slots: "array[int]"
     generation: int
 
 
@@ -93,15 +99,8 @@ class BlockPool:
         self._hinted = Hinted(self.policy, clock, quotas)
         self.generation = 0
         self.counters = Counters()
-        self._free = SlotAllocator(capacity)
-        self._slots: dict[Key, int] = {}
-        """All residents, readable or being written."""
-        self._writing: dict[Key, Hashable] = {}
-        """Blocks being written, and the id of the request that does it."""
-        self._pins: Counter[Key] = Counter()
-        """Blocks being read or held: by how many loads and holders."""
-        self._away: set[int] = set()
-        """Slots that hold no resident but may still be read or written by a transfer."""
+        self._index = Index(capacity)
+        """All residents, readable or being written: their slots, and whether they are written or pinned."""
         self._lives: dict[Hashable, Life] = {}
         self._events: deque[Event] = deque()
 
@@ -109,27 +108,23 @@ class BlockPool:
 
     def lookup(self, key: Key, request: Request | None = None) -> Lookup:
         """What there is of one block. Counts as no access; may be asked any number of times."""
-        if key not in self._slots:
-            return Lookup.MISS
-        return Lookup.PENDING if key in self._writing else Lookup.HIT
+        return _LOOKUPS[self._index.state(key)]
+
+    def answers(self, miss: Answer, pending: Answer, hit: Answer) -> Callable[..., Answer]:
+        """`lookup` in a caller's own words, for one that asks for thousands of blocks, one by one: give it a key."""
+        return self._index.answers(miss, pending, hit)
 
     def match_prefix(self, keys: Iterable[Key]) -> int:
         """Length of the leading run of `keys` that is readable now. Counts as no access."""
-        slots, writing = self._slots, self._writing
-        length = 0
-        for key in keys:
-            if key not in slots or key in writing:
-                break
-            length += 1
-        return length
+        return self._index.leading(keys)
 
     def __contains__(self, key: Key) -> bool:
         """Whether the block is resident, readable or not."""
-        return key in self._slots
+        return key in self._index
 
     def __len__(self) -> int:
         """Residents, readable or not."""
-        return len(self._slots)
+        return len(self._index)
 
     # Storing.
 
@@ -145,20 +140,20 @@ class BlockPool:
         Returns:
             The plan (empty if all are resident), or None if there is no room; then nothing has changed.
         """
-        offered = list(dict.fromkeys(keys))
-        slots = self._slots
-        new = list(filterfalse(slots.__contains__, offered))
+        offered = distinct(keys)
+        index = self._index
+        new = index.absent(offered)
         life = self._lives.get(request.id) or Life(request)
         offer = Offer(new, request, offered, life.parent(), life.taught(new))
         shield: Collection[Key] = ()
         if not fetch:
             offer, shield = self._worth(offer, life)
             new = list(offer.keys)
-        need = len(new) - len(self._free)
+        need = len(new) - index.free
         evicted: list[Key] = []
         if need > 0:
             keep = self._kept(offered, life, shield)
-            if need > len(slots) - len(keep):
+            if need > len(index) - len(keep):
                 self._refuse(need, len(new))
                 return None
             evicted = self._evict(need, keep, offer)
@@ -170,17 +165,14 @@ class BlockPool:
         if life.finished:
             life.finished = False
         if len(new) < len(offered):
-            life.read(filterfalse(self._writing.__contains__, filter(slots.__contains__, offered)))
+            life.read(index.ready(offered))
         if not fetch:
             self.counters.misses += len(new) - len(offer.repeat)
-        taken = self._free.take(len(new))
-        if new:
-            slots.update(zip(new, taken, strict=True))
-            self._writing.update(dict.fromkeys(new, request.id))
-            if fetch:
-                life.fetch(new)
-            else:
-                life.store(new)
+        taken = index.take(new)
+        if fetch:
+            life.fetch(new)
+        else:
+            life.store(new)
         if new or offer.declined:
             self._hinted.admit(offer)
         return StorePlan(new, taken, evicted, self.generation)
@@ -201,7 +193,7 @@ class BlockPool:
         """
         named = set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
-        done = list(filter(named.__contains__, life.writing)) if life else []
+        done = life.written(named) if life else []
         self.counters.late += len(named) - len(done)
         if not life or not done:
             return done
@@ -209,9 +201,10 @@ class BlockPool:
             self.counters.stored += len(done)
             self._hinted.commit(done, request)
             self._events.append(Event(EventKind.STORED, tuple(done)))
-            self._land(done, life)
+            self._index.land(done)
+            life.land(done)
         else:
-            self._free.give_back(self._fail(done, life))
+            self._fail(done, life)
         self._retire(life)
         return done
 
@@ -223,28 +216,26 @@ class BlockPool:
         Raises:
             BlockNotReady: one of them is not readable; then none is pinned.
         """
-        wanted = list(dict.fromkeys(keys))
-        slots = self._ready_slots(wanted)
+        wanted = distinct(keys)
+        slots = self._pin(wanted)
         if not wanted:
-            return LoadPlan([], [], self.generation)
+            return LoadPlan(wanted, slots, self.generation)
         life = self._lives.setdefault(request.id, Life(request))
         life.finished = False
         self.counters.hits += life.read(wanted)
-        life.reading.update(wanted)
-        self._pins.update(wanted)
+        life.reading.append(wanted.copy())
         return LoadPlan(wanted, slots, self.generation)
 
     def complete_load(self, keys: Iterable[Key], request: Request, generation: int | None = None) -> None:
         """The request has read these blocks; each call releases one pin a block, if the request holds one."""
         named = set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
-        done = named.intersection(life.reading) if life else set()
+        done = life.release(named) if life else []
         self.counters.late += len(named) - len(done)
         if not life:
             return
         self.counters.loaded += len(done)
-        discount(self._pins, done)
-        discount(life.reading, done)
+        self._index.unpin(done)
         self._retire(life)
 
     # Holding.
@@ -252,16 +243,17 @@ class BlockPool:
     @property
     def free(self) -> int:
         """Slots that hold nothing."""
-        return len(self._free)
+        return self._index.free
 
     @property
     def room(self) -> int:
         """Slots that are free or could be freed: the blocks that are neither written, read, nor held may leave."""
-        return len(self._free) + len(self._slots) - len(self._writing) - len(self._pins)
+        index = self._index
+        return index.free + len(index) - index.writing - index.pinned
 
     def busy_slots(self) -> list[int]:
         """Slots whose blocks are being written, read, or held."""
-        return [self._slots[key] for key in (*self._writing, *self._pins)]
+        return self._index.slots(self._index.busy()).tolist()
 
     def hold(self, keys: Iterable[Key]) -> list[int]:
         """Keep distinct readable blocks from leaving until `release`. Counts as no access.
@@ -272,25 +264,20 @@ class BlockPool:
         Raises:
             BlockNotReady: one of them is not readable; then none is held.
         """
-        wanted = list(keys)
-        slots = self._ready_slots(wanted)
-        self._pins.update(wanted)
-        return slots
+        return self._pin(list(keys)).tolist()
 
     def release(self, keys: Iterable[Key]) -> None:
         """Undo one `hold` of each of these blocks. Holds end with a reset: release none from before it."""
-        discount(self._pins, list(keys))
+        self._index.unpin(keys)
 
     def withdraw(self, n: int) -> list[tuple[Key, int]]:
         """Evict up to n blocks ahead of need. Their slots, bytes untouched, stay out of use until `reclaim`."""
-        keep = self._hinted.protect({*self._pins, *self._writing})
-        n = min(n, len(self._slots) - len(keep))
+        keep = self._hinted.protect({*self._index.busy()})
+        n = min(n, len(self._index) - len(keep))
         if n <= 0:
             return []
         victims = self._choose(n, keep, Offer([object() for _ in range(n)], Request(object())))
-        slots = list(map(self._slots.pop, victims))
-        self._away.update(slots)
-        return list(zip(victims, slots, strict=True))
+        return list(zip(victims, self._index.drop(victims, away=True), strict=True))
 
     def quarantine(self, keys: Iterable[Key], request: Request) -> list[int]:
         """Give up stores whose bytes may still arrive: they have failed, but their slots stay out of use until `reclaim`.
@@ -299,19 +286,16 @@ class BlockPool:
             The slots; none for blocks that `request` is not writing.
         """
         life = self._lives.get(request.id)
-        lost = [key for key in dict.fromkeys(keys) if life and key in life.writing]
+        lost = life.written(set(keys)) if life else []
         if not life or not lost:
             return []
-        slots = self._fail(lost, life)
-        self._away.update(slots)
+        slots = self._fail(lost, life, away=True)
         self._retire(life)
-        return slots
+        return slots.tolist()
 
     def reclaim(self, slots: Iterable[int]) -> None:
         """Nobody reads or writes these slots any more; those that are out of use become free."""
-        back = [slot for slot in dict.fromkeys(slots) if slot in self._away]
-        self._away.difference_update(back)
-        self._free.give_back(back)
+        self._index.reclaim(slots)
 
     # Ending.
 
@@ -322,8 +306,8 @@ class BlockPool:
         if life is None or life.finished:
             return
         life.finished = True
-        chain = life.order(self._slots)
-        stored = set(compress(chain, map(life.chain.__getitem__, chain)))
+        chain = life.order(self._index)
+        stored = life.stored(chain)
         self._hinted.finish(chain, stored, request)
         if self.admission:
             self.admission.finish(chain, stored, request)
@@ -336,12 +320,8 @@ class BlockPool:
             away: slots that a transfer may still read or write: out of use until `reclaim`, as those before.
         """
         self.generation += 1
-        self._slots.clear()
-        self._writing.clear()
-        self._pins.clear()
+        self._index.clear(away)
         self._lives.clear()
-        self._away.update(away)
-        self._free.clear(but=self._away)
         self._hinted.clear()
         if self.admission:
             self.admission.clear()
@@ -357,13 +337,13 @@ class BlockPool:
 
     def stats(self) -> Stats:
         """Sizes and counters now."""
-        writing = len(self._writing) + len(self._away)
+        index = self._index
         return Stats(
             capacity=self.capacity,
-            free=len(self._free),
-            writing=writing,
-            ready=len(self._slots) - len(self._writing),
-            pinned=len(self._pins),
+            free=index.free,
+            writing=index.writing + index.away,
+            ready=len(index) - index.writing,
+            pinned=index.pinned,
             lists=self.policy.sizes(),
             evicted=dict(self.policy.evictions),
             counters=deepcopy(self.counters),
@@ -376,7 +356,7 @@ class BlockPool:
         """What of an offer is to be stored: all of it, or a head, as far as policy and rule find it worth the room; and what
         may not leave for it."""
         count = len(offer.keys)
-        need = count - len(self._free)
+        need = count - self._index.free
         shield: Collection[Key] = ()
         if life.gap is not None and life.gap not in offer.offered:
             count = 0
@@ -385,7 +365,7 @@ class BlockPool:
             if self.admission:
                 shield = self.admission.shield(offer, need + life.displaced)
                 keep = self._kept(offer.offered, life, shield)
-                count = min(count, len(self._free) + len(self._slots) - len(keep))
+                count = min(count, self._index.free + len(self._index) - len(keep))
         if count < len(offer.keys):
             named = {*offer.keys[:count]}
             offer = offer._replace(
@@ -397,15 +377,14 @@ class BlockPool:
 
     def _kept(self, offered: Sequence[Key], life: Life, shield: Iterable[Key] = ()) -> set[Key]:
         """Residents that must not leave to make room for this offer."""
-        keep = {*self._pins, *self._writing}
-        keep.update(filter(self._slots.__contains__, offered))
-        keep.update(filter(self._slots.__contains__, life.chain))
-        keep.update(filter(self._slots.__contains__, shield))
+        keep = {*self._index.busy()}
+        for blocks in (offered, life.chain.keys(), shield):
+            keep.update(self._index.present(blocks))
         return self._hinted.protect(keep)
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
         victims = self._choose(n, keep, offer)
-        self._free.give_back(map(self._slots.pop, victims))
+        self._index.drop(victims)
         return victims
 
     def _choose(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
@@ -415,31 +394,26 @@ class BlockPool:
         self._events.append(Event(EventKind.REMOVED, tuple(victims)))
         return victims
 
-    def _ready_slots(self, keys: Sequence[Key]) -> list[int]:
-        slots, writing = self._slots, self._writing
-        if not writing.keys().isdisjoint(keys) or not all(map(slots.__contains__, keys)):
-            key = next(key for key in keys if key not in slots or key in writing)
-            state = "still being written" if key in writing else "not resident"
-            raise BlockNotReady(f"block {key!r} cannot be loaded: it is {state}; load only what lookup calls a HIT")
-        return list(map(slots.__getitem__, keys))
+    def _pin(self, keys: Sequence[Key]) -> "array[int]":
+        slots = self._index.pin(keys)
+        if slots is None:
+            key, state = next((key, state) for key in keys if (state := self.lookup(key)) is not Lookup.HIT)
+            what = "not resident" if state is Lookup.MISS else "still being written"
+            raise BlockNotReady(f"block {key!r} cannot be loaded: it is {what}; load only what lookup calls a HIT")
+        return slots
 
-    def _land(self, keys: Sequence[Key], life: Life) -> None:
-        """End stores of the request."""
-        deque(map(self._writing.pop, keys), maxlen=0)
-        life.land(keys)
-
-    def _fail(self, keys: Sequence[Key], life: Life) -> list[int]:
-        """End stores that bring no bytes. Returns their slots."""
+    def _fail(self, keys: Sequence[Key], life: Life, away: bool = False) -> "array[int]":
+        """End stores that bring no bytes. Returns their slots, which are free or away."""
         self.counters.failed += len(keys)
         self._hinted.forget(keys)
         life.drop(keys)
-        self._land(keys, life)
-        return list(map(self._slots.pop, keys))
+        life.land(keys)
+        return self._index.drop(keys, away=away)
 
     def _refuse(self, need: int, offered: int) -> None:
         if offered > self.capacity:
             reason = "size"
-        elif need > len(self._slots) - len({*self._pins, *self._writing}):
+        elif need > self.room - self.free:
             reason = "busy"
         else:
             reason = "protected"
@@ -448,10 +422,3 @@ class BlockPool:
     def _retire(self, life: Life) -> None:
         if life.over:
             del self._lives[life.request.id]
-
-
-def discount(counts: Counter[Key], keys: Collection[Key]) -> None:
-    """Take one off each of distinct keys; those that come to zero leave."""
-    before = list(map(counts.pop, keys))
-    if sum(before) > len(before):
-        counts.update({key: count - 1 for key, count in zip(keys, before, strict=True) if count > 1})

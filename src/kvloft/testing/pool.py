@@ -95,7 +95,7 @@ class PoolMachine(RuleBasedStateMachine):
         keys = data.draw(st.lists(st.sampled_from(sorted(self.ready, key=KEYS.index)), min_size=1, max_size=4))
         plan = self.pool.prepare_load(keys, model.request)
         assert plan.keys == list(dict.fromkeys(keys))
-        assert plan.slots == [self.ready[key] for key in plan.keys]
+        assert list(plan.slots) == [self.ready[key] for key in plan.keys]
         model.reading += plan.keys
         model.chain |= set(plan.keys)
 

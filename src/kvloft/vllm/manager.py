@@ -1,7 +1,8 @@
 """`KvloftManager`: vLLM's scheduler-side offload manager on kvloft's `BlockPool`."""
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -61,7 +62,12 @@ class KvloftManager(OffloadingManager):
         ConfigError: the capacity is no positive integer, or the policy is unknown.
     """
 
+    __slots__ = ("lookup",)
+
     medium = Medium.CPU
+    lookup: Callable[[OffloadKey, ReqContext], LookupResult]  # type: ignore[assignment]
+    """What there is of a chunk. vLLM asks for each chunk of each waiting request at every step, so this is no method: only
+    the index itself runs."""
 
     def __init__(
         self,
@@ -75,6 +81,7 @@ class KvloftManager(OffloadingManager):
         recording: Recording | None = None,
     ) -> None:
         self.pool = BlockPool(num_chunks, find_policy(cache_policy, cache_policy_module_path))
+        self.lookup = self.pool.answers(*RESULTS.values())
         self._events: list[OffloadingEvent] = []
         self._announced: dict[OffloadKey, None] | None = {} if enable_events else None
         """Chunks that vLLM has been told are readable."""
@@ -100,9 +107,6 @@ class KvloftManager(OffloadingManager):
 
     # Lookup and load.
 
-    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        return RESULTS[self.pool.lookup(key)]
-
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         return CacheHitSource.HOST
 
@@ -117,7 +121,7 @@ class KvloftManager(OffloadingManager):
         if self._recording is not None:
             self._recording.served(req_context, plan.keys)
         if len(plan.keys) == len(keys):
-            return CPULoadStoreSpec(plan.slots)
+            return _spec(plan.slots)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
         return CPULoadStoreSpec([slots[key] for key in keys])
 
@@ -134,20 +138,21 @@ class KvloftManager(OffloadingManager):
     # Store.
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
-        offered: Sequence[OffloadKey] = list(dict.fromkeys(keys))
+        offered: Collection[OffloadKey] = keys
         if self._offers is not None:
+            offered = list(dict.fromkeys(keys))
             self._offers.count(offered)
             wanted = [key for key in offered if key in self.pool or self._offers.suffice(key)]
             self._metrics.note_skipped(len(offered) - len(wanted))
             offered = wanted
         plan = self.pool.prepare_store(offered, request_of(req_context))
-        new = len(plan.keys) if plan else sum(key not in self.pool for key in offered)
+        new = len(plan.keys) if plan else sum(key not in self.pool for key in {*offered})
         if new:
             self._metrics.note_allocation(new)
         self._announce()
         if plan is None:
             return None
-        return PrepareStoreOutput(_offload_keys(plan.keys), CPULoadStoreSpec(plan.slots), _offload_keys(plan.evicted))
+        return PrepareStoreOutput(_offload_keys(plan.keys), _spec(plan.slots), _offload_keys(plan.evicted))
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         done = self.pool.complete_store(keys, request_of(req_context), success)
@@ -260,6 +265,11 @@ class OfferCounter:
 
 def _offload_keys(keys: Iterable[Key]) -> list[OffloadKey]:
     return cast(list[OffloadKey], list(keys))
+
+
+def _spec(slots: "array[int]") -> CPULoadStoreSpec:
+    # vLLM makes an array of them, whatever they are.
+    return CPULoadStoreSpec(cast(list[int], slots))
 
 
 def find_policy(name: str, module_path: str | None = None) -> str | type[Policy]:

@@ -64,6 +64,7 @@ class TieredManager(KvloftManager):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
+        self.lookup = self._lookup
         self._tiers = [Salted(tier) for tier in tiers]
         self.cascade = Cascade(self.pool, view, self._tiers, config)
         self._keep_after_reset = keep_after_reset
@@ -94,7 +95,7 @@ class TieredManager(KvloftManager):
 
     # Lookup and load.
 
-    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+    def _lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         return RESULTS[self.cascade.lookup(key, request_of(req_context), self._allowed(req_context))]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
