@@ -64,7 +64,7 @@ def test_screen_shows_the_table_and_nothing_of_vllm(capfd: pytest.CaptureFixture
         assert word in said.out
     for noise in ("WARNING", "INFO", "vllm.", "Loading safetensors"):
         assert noise not in said.out + said.err
-    assert run("--output", str(tmp_path / "result.json")) == 0
+    assert run("--json", str(tmp_path / "result.json")) == 0
     assert json.loads((tmp_path / "result.json").read_text())["identical"] is True
 
 

@@ -49,7 +49,7 @@ def run(*arguments, jobs=1):
 def test_a_plan_that_pays(trace, model, tmp_path, capsys):
     out = tmp_path / "plan.json"
     sizes = ["--host", "0..4GiB", "--disk", "0,8GiB", "--steps", "3", "--gpu-kv", "1GiB"]
-    assert run(trace, "--model", model, *sizes, "--output", str(out)) == 0
+    assert run(trace, "--model", model, *sizes, "--json", str(out)) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Buy 2 GiB of host memory, no disk; use the policy lru." in said
     assert "Expect 93.8% of the blocks to hit (host memory 93.8%); without it 0.0% do." in said
@@ -74,7 +74,7 @@ def test_one_that_does_not(trace, model, tmp_path, capsys):
 
 def test_a_measured_rate_takes_the_place_of_an_assumed_one(trace, model, tmp_path, capsys):
     out = tmp_path / "plan.json"
-    run(trace, "--model", model, "--host", "1GiB", "--disk", "0", "--prefill-rate", "5000", "--output", str(out))
+    run(trace, "--model", model, "--host", "1GiB", "--disk", "0", "--prefill-rate", "5000", "--json", str(out))
     assert "5,000 tokens a second, as given" in " ".join(capsys.readouterr().out.split())
     assert json.loads(out.read_text())["setup"]["machine"]["prefill_tokens_per_second"] == 5000
 
@@ -82,13 +82,13 @@ def test_a_measured_rate_takes_the_place_of_an_assumed_one(trace, model, tmp_pat
 def test_the_number_of_processes_changes_nothing(trace, model, tmp_path):
     alone, together = tmp_path / "1.json", tmp_path / "2.json"
     sizes = ["--model", model, "--host", "0,1GiB", "--disk", "0,8GiB"]
-    assert run(trace, *sizes, "--output", str(alone)) == run(trace, *sizes, "--output", str(together), jobs=2)
+    assert run(trace, *sizes, "--json", str(alone)) == run(trace, *sizes, "--json", str(together), jobs=2)
     assert alone.read_text() == together.read_text()
 
 
 def test_ranks_share_heads_and_have_a_link_each(trace, model, tmp_path):
     out = tmp_path / "plan.json"
-    run(trace, "--model", model, "--host", "1GiB", "--disk", "0", "--tp", "4", "--gpu-kv", "1GiB", "--output", str(out))
+    run(trace, "--model", model, "--host", "1GiB", "--disk", "0", "--tp", "4", "--gpu-kv", "1GiB", "--json", str(out))
     machine = json.loads(out.read_text())["setup"]["machine"]
     assert machine["block_bytes"] == 512 * 131072
     assert machine["gpu_blocks"] == 4 * (1 << 30) // machine["block_bytes"]

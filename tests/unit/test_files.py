@@ -51,7 +51,7 @@ def test_what_is_read_is_not_written_over(tmp_path):
     assert linked.startswith(f"{link}: is what is read here")
     for command in ("replay", "curve"):
         with pytest.raises(SystemExit) as end:
-            main([command, str(trace), "--output", str(trace)])
+            main([command, str(trace), "--json", str(trace)])
         assert end.value.code == 2
     assert trace.read_text() == "precious"
 
@@ -59,12 +59,12 @@ def test_what_is_read_is_not_written_over(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        ["replay", "TRACE", "--output", "FOLDER"],
+        ["replay", "TRACE", "--json", "FOLDER"],
         ["replay", "TRACE", "--html", "FOLDER/none/x.html"],
-        ["curve", "TRACE", "--output", "FOLDER/none/x.json"],
+        ["curve", "TRACE", "--json", "FOLDER/none/x.json"],
         ["curve", "TRACE", "--plot", "FOLDER/none/x.svg"],
         ["plan", "TRACE", "--model", "MODEL", "--plot", "FOLDER/none/x.svg"],
-        ["plan", "TRACE", "--model", "MODEL", "--output", "FOLDER"],
+        ["plan", "TRACE", "--model", "MODEL", "--json", "FOLDER"],
         ["synth", "FOLDER"],
         ["synth", "FOLDER/none/t.jsonl"],
     ],
@@ -90,5 +90,5 @@ def test_commands_check_their_outputs_before_they_work(tmp_path, capsys, monkeyp
 def test_demo_checks_its_output_before_it_works(tmp_path, capsys):
     pytest.importorskip("vllm", reason="the demo needs kvloft[vllm]")
     with pytest.raises(SystemExit) as end:
-        main(["demo", "--output", str(tmp_path)])
+        main(["demo", "--json", str(tmp_path)])
     assert end.value.code == 2 and "is a folder" in capsys.readouterr().err

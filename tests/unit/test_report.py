@@ -102,7 +102,7 @@ def test_commands_write_report_plot_and_json(tmp_path, command, said):
     lines = [{**line, "timestamp": 1000 * at, "hash_ids": [at % 8, 8 + at % 8]} for at in range(64)]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = {name: tmp_path / f"out.{name}" for name in ("html", "svg", "json")}
-    outputs = ["--html", str(files["html"]), "--plot", str(files["svg"]), "--output", str(files["json"])]
+    outputs = ["--html", str(files["html"]), "--plot", str(files["svg"]), "--json", str(files["json"])]
     with pytest.raises(SystemExit) as end:
         main([command[0], str(trace), *command[1:], "--jobs", "1", *outputs])
     assert not end.value.code

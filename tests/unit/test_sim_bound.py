@@ -33,6 +33,6 @@ def test_figures_of_the_conversation_trace(tmp_path, shared):
     out = tmp_path / "results.json"
     trace = str(shared / "traces" / "mooncake_conversation.jsonl")
     with pytest.raises(SystemExit):
-        main(["replay", trace, "--policy", "optimum", "--output", str(out)])
+        main(["replay", trace, "--policy", "optimum", "--json", str(out)])
     ratios = [round(100 * result["hit_ratio"], 1) for result in json.loads(out.read_bytes())]
     assert ratios == [24.6, 31.4, 36.6, 36.6, 36.6, 36.6]

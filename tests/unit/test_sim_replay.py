@@ -64,7 +64,7 @@ def test_figures_of_the_conversation_trace(tmp_path, shared):
                 "lru",
                 "--capacity",
                 "1%,20%",
-                "--output",
+                "--json",
                 str(out),
             ]
         )

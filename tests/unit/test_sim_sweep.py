@@ -194,7 +194,7 @@ def test_media_are_read_from_text():
 def test_commands_print_a_table_and_write_json(path, tmp_path, capsys, command):
     out = tmp_path / "results.json"
     with pytest.raises(SystemExit) as end:
-        main([command[0], str(path), *command[1:], "--jobs", "1", "--output", str(out)])
+        main([command[0], str(path), *command[1:], "--jobs", "1", "--json", str(out)])
     assert not end.value.code
     assert "t.jsonl" in capsys.readouterr().out
     results = json.loads(out.read_bytes())

@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kvloft import __version__
+from kvloft.cli._outputs import STDOUT
 from kvloft.errors import ConfigError, KvloftError
 
 _SETTING = re.compile(r"([A-Za-z][\w -]*?)(?:: | (?='))")
@@ -51,7 +52,15 @@ def _as_typed(problem: str, options: Collection[str]) -> str:
 
 
 class _Command(TyperCommand):
-    """A command whose errors name its options."""
+    """A command whose errors name its options, and whose `--json FILE` prints where no file is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any("--json" in option.opts and not getattr(option, "is_flag", False) for option in self.params):
+            for at in reversed([at for at, arg in enumerate(args) if arg == "--json"]):
+                following = args[at + 1 : at + 2]
+                if not following or (following[0].startswith("-") and following[0] != str(STDOUT)):
+                    args.insert(at + 1, str(STDOUT))
+        return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         try:

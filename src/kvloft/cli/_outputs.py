@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from kvloft.report.page import Page
 
 
+STDOUT = Path("-")
+"""What stands for standard output where a file is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """What was asked for; None is not."""
 
-    json: bool
-    """JSON on standard output; then tables and notes go to the other."""
-    file: Path | None
-    """JSON in a file."""
+    json: Path | None
+    """`STDOUT` is standard output; then tables and notes go to the other."""
     html: Path | None
     plot: Path | None
 
@@ -33,7 +35,7 @@ class Outputs:
         """Where tables and notes go."""
         from rich.console import Console
 
-        return Console(stderr=self.json, highlight=False)
+        return Console(stderr=self.json == STDOUT, highlight=False)
 
     def check(self, *inputs: Path | None) -> None:
         """Make sure, before the work, that all can be written, and that it is none of the `inputs`.
@@ -43,7 +45,8 @@ class Outputs:
             ConfigError: there is no such kind of chart.
             MissingExtra: charts need the "report" extra.
         """
-        check_outputs(self.file, self.html, self.plot, inputs=[path for path in inputs if path is not None])
+        file = None if self.json == STDOUT else self.json
+        check_outputs(file, self.html, self.plot, inputs=[path for path in inputs if path is not None])
         if self.html or self.plot:
             from kvloft.report.charts import check_ending
 
@@ -52,19 +55,23 @@ class Outputs:
 
     def write(self, results: object, chart: "Callable[[], Figure]", page: "Callable[[], Page]") -> None:
         """Write what was asked for, each file whole or not at all; see `check` for errors."""
-        if self.json or self.file:
-            text = msgspec.json.format(msgspec.json.encode(results), indent=2)
-            if self.json:
-                typer.echo(text)
-            if self.file:
-                with write_whole(self.file) as stream:
-                    stream.write(text + b"\n")
+        if self.json:
+            write_json(self.json, msgspec.json.format(msgspec.json.encode(results), indent=2))
         if self.plot:
             from kvloft.report.charts import save
 
             save(chart(), self.plot)
         if self.html:
             page().write(self.html)
+
+
+def write_json(file: Path, text: bytes) -> None:
+    """To a file, whole or not at all, or to `STDOUT`."""
+    if file == STDOUT:
+        typer.echo(text)
+    else:
+        with write_whole(file) as stream:
+            stream.write(text + b"\n")
 
 
 def draw_curves(results: "Sequence[Result]") -> "Figure":

@@ -21,8 +21,10 @@ SharedPrefix = Annotated[
     typer.Option("--shared-prefix", help="Model that sessions share tool and system prompts (session JSON)."),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores if not given.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON, tables on standard error.")]
-Output = Annotated[Path | None, typer.Option(help="Write the results to this file, as JSON.")]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", help="Write the results to this file as JSON; without a name, print them."),
+]
 Html = Annotated[Path | None, typer.Option(help="Write a report to this file: one page with charts, for any browser.")]
 Plot = Annotated[Path | None, typer.Option(help="Write the curves to this file: .svg, .png or .pdf.")]
 

@@ -32,8 +32,7 @@ def curve(
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
-    json: options.Json = False,
-    output: options.Output = None,
+    json: options.Json = None,
     html: options.Html = None,
     plot: options.Plot = None,
 ) -> None:
@@ -50,7 +49,7 @@ def curve(
     from kvloft.sim.sample import estimate, find_trunk
     from kvloft.sim.sweep import check_policies
 
-    outputs = Outputs(json, output, html, plot)
+    outputs = Outputs(json, html, plot)
     outputs.check(trace)
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]

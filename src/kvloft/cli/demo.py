@@ -19,9 +19,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kvloft.cli._outputs import STDOUT, write_json
 from kvloft.config import format_size, parse_size
 from kvloft.errors import ConfigError, KvloftError, MissingExtra
-from kvloft.files import check_outputs, write_whole
+from kvloft.files import check_outputs
 from kvloft.policies import is_policy, policy_names
 from kvloft.telemetry import Stats
 from kvloft.testing.models import VOCABULARY, TinyModel
@@ -61,9 +62,9 @@ def demo(
     policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
     capacity: Annotated[str, typer.Option(help='Host memory for KV blocks, such as "16MiB".')] = "24MiB",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON on standard output, all else on the other.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the result to this file, as JSON.")] = None,
+        Path | None,
+        typer.Option("--json", help="Write the result to this file as JSON; without a name, print it."),
+    ] = None,
     verbose: Annotated[bool, typer.Option(help="Let vLLM's own log through.")] = False,
 ) -> None:
     """Serve conversations with a real vLLM on the CPU, without and with kvloft, and compare.
@@ -73,23 +74,19 @@ def demo(
     comes back from host memory. Then the engine is restarted, and the conversations go on from disk. Exit code 0: both
     gave the same tokens; 1: they did not.
     """
-    check_outputs(output)
+    check_outputs(None if as_json == STDOUT else as_json)
     settings: dict[str, Any] = {"cpu_bytes_to_use": _capacity(capacity), "eviction_policy": _policy(policy)}
     try:
         set_environment(verbose)
     except MissingExtra as error:
         raise MissingExtra("vllm", "kvloft demo") from error
-    with _quiet(verbose, sys.stderr if as_json else sys.stdout) as console, tempfile.TemporaryDirectory() as disk:
+    with _quiet(verbose, sys.stderr if as_json == STDOUT else sys.stdout) as console, tempfile.TemporaryDirectory() as disk:
         settings["tiers"] = [{"type": "disk", "path": disk, "capacity": "1GiB"}]
         without, with_kvloft, stats = _compare(console, settings)
     identical = [side.answers for side in without] == [side.answers for side in with_kvloft]
-    text = json.dumps(_report(settings, without, with_kvloft, stats, identical), indent=2) + "\n"
-    if output:
-        with write_whole(output) as stream:
-            stream.write(text.encode())
     if as_json:
-        sys.stdout.write(text)
-    else:
+        write_json(as_json, json.dumps(_report(settings, without, with_kvloft, stats, identical), indent=2).encode())
+    if as_json != STDOUT:
         Console(highlight=False).print(_verdict(settings, without, with_kvloft, stats, identical))
     raise typer.Exit(0 if identical else 1)
 

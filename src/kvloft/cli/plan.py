@@ -77,8 +77,7 @@ def plan(
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
     jobs: options.Jobs = None,
-    json: options.Json = False,
-    output: options.Output = None,
+    json: options.Json = None,
     html: options.Html = None,
     plot: options.Plot = None,
 ) -> None:
@@ -104,7 +103,7 @@ def plan(
     from kvloft.traces.spaced import Spaced
 
     faults = _Faults()
-    outputs = Outputs(json, output, html, plot)
+    outputs = Outputs(json, html, plot)
     faults.read(lambda: outputs.check(trace, Path(model), prices))
     names = policy_names() if policy == "all" else [name.strip() for name in policy.split(",")]
     names = [DEFAULT if name == "default" else name for name in names]

@@ -32,8 +32,7 @@ def replay(
         str | None, typer.Option(help="What callers tell: session-end=0.5 tells half of the ends of conversations.")
     ] = None,
     jobs: options.Jobs = None,
-    json: options.Json = False,
-    output: options.Output = None,
+    json: options.Json = None,
     html: options.Html = None,
     plot: options.Plot = None,
     prefill_rate: Annotated[
@@ -75,7 +74,7 @@ def replay(
 
     if prefill_rate is None:
         _refuse_idle(ctx)
-    outputs = Outputs(json, output, html, plot)
+    outputs = Outputs(json, html, plot)
     outputs.check(trace)
     sizes = [Capacity.parse(size) for size in capacity.split(",")]
     names = [name.strip() for name in policy.split(",")]
