@@ -142,6 +142,19 @@ def test_latent_attention_is_refused_on_the_cpu_platform(monkeypatch: pytest.Mon
     assert make_spec(cpu_bytes_to_use="1MiB").num_chunks > 0
 
 
+def test_tiers_are_refused_where_ranks_are_on_several_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import ParallelConfig
+
+    spread = ParallelConfig(tensor_parallel_size=2, nnodes=2, distributed_executor_backend="mp")
+    model = SimpleNamespace(use_mla=False, model="some/model")
+    engine = SimpleNamespace(model_config=model, parallel_config=spread)
+    monkeypatch.setattr("kvloft.vllm.spec.engine_config", lambda: engine)
+    disk = {"type": "disk", "path": "/nvme/kvloft", "capacity": "1GiB"}
+    (problem,) = problems(cpu_bytes_to_use="1MiB", tiers=[disk])
+    assert "tiers: are not possible with ranks on 2 machines" in problem
+    assert make_spec(cpu_bytes_to_use="1MiB").num_chunks > 0
+
+
 @pytest.mark.parametrize("first", ["worker", "scheduler"])
 def test_on_a_gpu_the_tiers_reach_the_memory_that_the_workers_copy_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str

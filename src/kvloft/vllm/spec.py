@@ -154,7 +154,7 @@ def _close(host: Arena | SharedRegion) -> None:
 
 def _read(config: OffloadingConfig) -> dict[str, Any]:
     given = config.extra_config
-    problems = _model_problem(given)
+    problems = [*_model_problem(given), *_nodes_problem(given)]
     settings = read_spec(given, problems)
     size = settings[HOST.name]
     if size is not None:
@@ -171,6 +171,17 @@ def _model_problem(given: Mapping[str, Any]) -> list[str]:
     return [
         f"spec_name: {given.get('spec_name')!r} cannot serve {engine.model_config.model} on the CPU platform: vLLM "
         "caches no prefixes of latent attention there, and goes on wrongly from what is loaded; serve it without offloading"
+    ]
+
+
+def _nodes_problem(given: Mapping[str, Any]) -> list[str]:
+    engine = engine_config() if given.get("tiers") else None
+    nodes = engine.parallel_config.nnodes_within_dp if engine is not None else 1
+    if nodes == 1:
+        return []
+    return [
+        f"tiers: are not possible with ranks on {nodes} machines: tiers are read and written by the scheduler, which reaches "
+        "the host memory of its own machine only; leave them out, or run one engine a machine"
     ]
 
 
