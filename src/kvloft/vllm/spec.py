@@ -180,8 +180,8 @@ def _nodes_problem(given: Mapping[str, Any]) -> list[str]:
     if nodes == 1:
         return []
     return [
-        f"tiers: are not possible with ranks on {nodes} machines: tiers are read and written by the scheduler, which reaches "
-        "the host memory of its own machine only; leave them out, or run one engine a machine"
+        f"tiers: are not possible with ranks on {nodes} machines: tiers are read and written by the scheduler, which "
+        "reaches the host memory of its own machine only; leave them out, or run one engine a machine"
     ]
 
 
