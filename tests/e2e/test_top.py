@@ -8,11 +8,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import pytest
 from serving import ROUNDS
 
+from kvloft.metric_names import BLOCKS, TIER_SIZE
 from kvloft.watch import Unreachable, compare, parse, read
 
 
@@ -28,6 +31,48 @@ def settings(disk: Path) -> str:
     return json.dumps({"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra})
 
 
+EVENTS = "ipc:///tmp/kvloft-test-{}"
+"""Where the server of a port publishes KV events."""
+
+
+class Subscriber:
+    """Rebuilds what lies where from nothing but the KV events that a server publishes."""
+
+    def __init__(self, url: str) -> None:
+        import zmq
+
+        self.socket = zmq.Context.instance().socket(zmq.SUB)
+        self.socket.subscribe(b"")
+        monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self.socket.connect(EVENTS.format(url.rpartition(":")[2]))
+        assert monitor.poll(30_000), "nobody publishes there"
+        self.socket.disable_monitor()
+        self.places: dict[tuple[str, str | None], set[object]] = defaultdict(set)
+        self.next = 0
+
+    def listen(self, seconds: float) -> bool:
+        """Take in one batch; False if there is none for so long."""
+        from vllm.distributed.kv_events import AllBlocksCleared, BlockStored, KVEventBatch
+
+        if not self.socket.poll(1000 * seconds):
+            return False
+        _, sequence, payload = self.socket.recv_multipart()
+        number = int.from_bytes(sequence, "big")
+        assert number == self.next, "events were lost"
+        self.next += 1
+        for event in msgspec.msgpack.decode(payload, type=KVEventBatch).events:
+            if isinstance(event, AllBlocksCleared):
+                self.places.clear()
+                continue
+            place = self.places[event.medium, event.ownership]
+            if isinstance(event, BlockStored):
+                place.update(event.block_hashes)
+            else:
+                assert place.issuperset(event.block_hashes)
+                place.difference_update(event.block_hashes)
+        return True
+
+
 @pytest.fixture(scope="module")
 def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
     """vLLM's own API server on a free loopback port."""
@@ -38,6 +83,8 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--block-size", "32"]
     command += ["--max-model-len", "320", "--num-gpu-blocks-override", "12", "--kv-cache-memory-bytes", str(64 << 20)]
     command += ["--enforce-eager", "--max-num-seqs", "4", "--kv-transfer-config", settings(tmp_path_factory.mktemp("disk"))]
+    told = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": EVENTS.format(port)}
+    command += ["--kv-events-config", json.dumps(told)]
     log = (tmp_path_factory.mktemp("server") / "log").open("w+")
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -60,6 +107,12 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
         log.close()
 
 
+@pytest.fixture(scope="module")
+def subscriber(server: str) -> Subscriber:
+    """It listens from before there is any traffic."""
+    return Subscriber(server)
+
+
 def complete(url: str, model: Path, prompt: list[int]) -> None:
     body = {"model": str(model), "prompt": prompt, "max_tokens": 4, "temperature": 0.0, "ignore_eos": True}
     asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -67,7 +120,7 @@ def complete(url: str, model: Path, prompt: list[int]) -> None:
 
 
 @pytest.mark.xdist_group("engine")
-def test_top_tells_what_a_server_did(server, models):
+def test_top_tells_what_a_server_did(server, subscriber, models):
     before = read(server)
     for [prompt] in ROUNDS:
         complete(server, models["llama"], prompt)
@@ -93,6 +146,24 @@ def test_the_command_prints_views(server, models):
     lines = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
     views = [json.loads(line) for line in lines.splitlines()]
     assert len(views) == 2 and views[0]["url"] == server and views[0]["capacity"] == 512
+
+
+@pytest.mark.xdist_group("engine")
+def test_kv_events_tell_what_lies_in_host_memory_and_on_disk(server, subscriber, models):
+    for [prompt] in ROUNDS:
+        complete(server, models["llama"], prompt)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        while subscriber.listen(0.5):
+            pass
+        sizes = read(server)
+        host, disk = sizes.get(BLOCKS, "ready"), sizes.get(TIER_SIZE, "disk", "blocks")
+        seen = tuple(len(subscriber.places[place]) for place in (("CPU", None), ("STORAGE", "disk")))
+        if host and seen == (host, disk) and host == disk:
+            break
+        complete(server, models["llama"], ROUNDS[0][0][:40])
+    assert seen == (host, disk) and host > 20
+    assert subscriber.places["CPU", None] == subscriber.places["STORAGE", "disk"]
 
 
 def test_nothing_listens_there():

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 
-from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext, TierFilter, make_offload_key
+from vllm.v1.kv_offload.base import LookupResult, Medium, ReqContext, ScheduleEndContext, TierFilter, make_offload_key
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.config import (
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvloft.errors import ConfigError
+from kvloft.tiers.base import Presence
 from kvloft.tiers.wrappers import Faulty
 from kvloft.vllm.compat import RELEASE
 
@@ -33,13 +34,13 @@ _engines = itertools.count()
 class Stock:
     """A stock tiering manager with one DiskTier below it, and what an engine does with it."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
+    def __init__(self, path: Path, events: bool = False, **settings: Any) -> None:
         tier = {"type": "DiskTier", "module_path": "kvloft.vllm", "path": str(path), "capacity": "4MiB", "namespace": "test"}
         self.spec = TieringOffloadingSpec(
             OffloadingConfig(
                 groups=(OffloadingGroupConfig(32, ("layer",), 0),),
                 worker_kv_bytes_per_block=CHUNK,
-                enable_kv_cache_events=False,
+                enable_kv_cache_events=events,
                 extra_config={"cpu_bytes_to_use": CHUNKS * CHUNK, "secondary_tiers": [{**tier, **settings}]},
                 engine_id=f"kvloft-test-{time.time_ns()}-{next(_engines)}",
                 model=OffloadingModelConfig("model", "float32"),
@@ -122,6 +123,32 @@ def stock(tmp_path: Path) -> Iterator[Any]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.mark.parametrize("after", ["forget", "keep"])
+def test_events_tell_what_is_on_disk(stock: Any, after: str) -> None:
+    one = stock(events=True, capacity="192KiB", after_reset=after)
+    there: set[Any] = set()
+
+    def hear() -> None:
+        for event in one.manager.take_events():
+            if event.ownership == "DiskTier" and event.medium is Medium.STORAGE:
+                assert event.removal_expected
+                assert there.issuperset(event.keys) if event.removed else there.isdisjoint(event.keys)
+                (there.difference_update if event.removed else there.update)(event.keys)
+
+    keys = [key for name in "abcdef" for key in keys_of(name, 6)]
+    for name in "abcdef":
+        one.store(name, keys_of(name, 6))
+        hear()
+    one.disk.tier.drain()
+    hear()
+    assert one.disk.tier.stats().counters["evicted"] > 0
+    found = {key for key, at in zip(keys, one.disk.tier.lookup(keys), strict=True) if at is Presence.HIT}
+    assert there == found and len(found) > 2
+    one.reset()
+    hear()
+    assert there == (found if after == "keep" else set())
 
 
 def test_blocks_come_back_from_disk_after_a_restart(stock: Any) -> None:

@@ -73,6 +73,13 @@ class TierStats:
     """By name: stored, loaded, missed, corrupt, evicted, dropped, failed, bytes_written, bytes_read."""
 
 
+class Change(NamedTuple):
+    """A block that a tier holds from now on, or no more."""
+
+    key: Key
+    stored: bool
+
+
 class Tier(ABC):
     """Where blocks rest. All blocks of one tier object have the same size and namespace, given when it is made."""
 
@@ -81,6 +88,8 @@ class Tier(ABC):
     """None: the tier has no bound of its own (a shared store bounds itself)."""
     remote: bool = False
     """Whether blocks come over a network."""
+    reports_changes: bool = False
+    """Whether `take_changes` tells of all that leaves, whoever made it leave."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[Key]) -> list[Presence]:
@@ -109,6 +118,12 @@ class Tier(ABC):
     @abstractmethod
     def remove(self, keys: Sequence[Key]) -> None:
         """Forget blocks; they are misses from now on. Their bytes may go later."""
+
+    def take_changes(self) -> list[Change]:
+        """What has come and gone since the last call, for each block in the order in which it happened; from the first call
+        on it is kept in mind. A block that was there before, or that another process stored, comes when it is first found.
+        Does not wait."""
+        return []
 
     @abstractmethod
     def stats(self) -> TierStats: ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import xxhash
 
 from kvloft.request import Key
-from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
+from kvloft.tiers.base import Buffer, Change, JobResult, Presence, Status, Tier, TierStats
 
 
 class MemoryTier(Tier):
@@ -21,6 +21,8 @@ class MemoryTier(Tier):
         shelf: where the blocks lie, by key: bytes and their checksum. Give it to a second tier to play a restart.
         clock: seconds, for the time a job took.
     """
+
+    reports_changes = True
 
     def __init__(
         self,
@@ -36,6 +38,8 @@ class MemoryTier(Tier):
         self._jobs: list[tuple[Callable[[Key, Buffer], Status], int, Sequence[Key], Sequence[Buffer], float]] = []
         self._counters: Counter[str] = Counter()
         self._clock = clock
+        self._changes: list[Change] | None = None
+        """Since they were last taken, if anybody watches."""
 
     def lookup(self, keys: Sequence[Key]) -> list[Presence]:
         return [Presence.HIT if key in self._shelf else Presence.MISS for key in keys]
@@ -65,12 +69,22 @@ class MemoryTier(Tier):
         for key in keys:
             if key in self._shelf:
                 self._bytes -= len(self._shelf.pop(key)[0])
+                self._note(key, stored=False)
+
+    def take_changes(self) -> list[Change]:
+        changes = [Change(key, True) for key in self._shelf] if self._changes is None else self._changes
+        self._changes = []
+        return changes
 
     def stats(self) -> TierStats:
         return TierStats(len(self._shelf), self._bytes, self.capacity_bytes, dict(self._counters))
 
     def close(self) -> None:
         """Nothing to let go of: answers not yet polled may still be."""
+
+    def _note(self, key: Key, stored: bool) -> None:
+        if self._changes is not None:
+            self._changes.append(Change(key, stored))
 
     def _store(self, key: Key, buffer: Buffer) -> Status:
         if key in self._shelf:
@@ -84,6 +98,7 @@ class MemoryTier(Tier):
         data = bytes(buffer)
         self._shelf[key] = data, xxhash.xxh3_64_intdigest(data)
         self._bytes += len(data)
+        self._note(key, stored=True)
         self._counters["stored"] += 1
         self._counters["bytes_written"] += len(data)
         return Status.OK

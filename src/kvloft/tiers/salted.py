@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from kvloft.request import Key
-from kvloft.tiers.base import Buffer, Presence, Tier
+from kvloft.tiers.base import Buffer, Change, Presence, Tier
 from kvloft.tiers.wrappers import Wrapper
 
 
@@ -39,6 +39,17 @@ class Salted(Wrapper):
 
     def remove(self, keys: Sequence[Key]) -> None:
         self.tier.remove(self._salted(keys))
+
+    def take_changes(self) -> list[Change]:
+        """Of blocks that can be found through here; all others are gone since `renew`."""
+        changes = self.tier.take_changes()
+        if not self._salt:
+            return changes
+        return [
+            Change(change.key[1], change.stored)
+            for change in changes
+            if isinstance(change.key, tuple) and change.key[0] == self._salt
+        ]
 
     def _salted(self, keys: Sequence[Key]) -> Sequence[Key]:
         return [(self._salt, key) for key in keys] if self._salt else keys

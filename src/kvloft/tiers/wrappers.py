@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kvloft.errors import ConfigError
 from kvloft.request import Key
-from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
+from kvloft.tiers.base import Buffer, Change, JobResult, Presence, Status, Tier, TierStats
 
 
 class Wrapper(Tier):
@@ -20,6 +20,7 @@ class Wrapper(Tier):
         self.name = tier.name
         self.capacity_bytes = tier.capacity_bytes
         self.remote = tier.remote
+        self.reports_changes = tier.reports_changes
 
     def lookup(self, keys: Sequence[Key]) -> list[Presence]:
         return self.tier.lookup(keys)
@@ -41,6 +42,9 @@ class Wrapper(Tier):
 
     def remove(self, keys: Sequence[Key]) -> None:
         self.tier.remove(keys)
+
+    def take_changes(self) -> list[Change]:
+        return self.tier.take_changes()
 
     def stats(self) -> TierStats:
         return self.tier.stats()

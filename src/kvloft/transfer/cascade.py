@@ -16,6 +16,7 @@ from kvloft.transfer.ledger import SlotLedger
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.transfer.link import Course, Link
 from kvloft.transfer.promotion import Promoter
+from kvloft.transfer.residency import Residency
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +152,10 @@ class Cascade:
     def source(self, key: Key, request: Request) -> str | None:
         """Name of the tier that a block came from for this request; None if host memory had it."""
         return self._up.source(key, request)
+
+    def watch(self) -> Residency:
+        """From now on, know what lies in which tier. Whoever calls this takes what changed, from time to time."""
+        return Residency(self._links)
 
     # The life of the engine.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
+from typing import Protocol
 
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier
@@ -51,6 +52,16 @@ class Job:
     """Blocks of other loads that were under way when it was submitted."""
 
 
+class Observer(Protocol):
+    """Hears of jobs. Called on the scheduler's thread, once a job and event: it must be quick."""
+
+    def submitted(self, link: "Link", job: Job) -> None:
+        """A job is on its way to the tier."""
+
+    def answered(self, link: "Link", job: Job, result: JobResult) -> None:
+        """It has been answered, in time or not, or was refused at once."""
+
+
 class Link:
     """One tier as the cascade sees it. A tier that raises is treated as one that failed, and logged.
 
@@ -72,6 +83,7 @@ class Link:
         """When a tier that is slower than recomputing may be measured again."""
         self.counters: Counter[str] = Counter()
         """Blocks, by what became of them."""
+        self.observers: list[Observer] = []
         self.busy: dict[Course, int] = dict.fromkeys(Course, 0)
         """Slots in the tier's hands, those of overdue jobs included."""
         self._jobs: dict[int, Job] = {}
@@ -108,6 +120,8 @@ class Link:
         """Hand a job to the tier, with views of its slots; its answer comes from `poll`, or at once if the tier refuses to
         take it."""
         job.number, job.since, job.ahead = next(_numbers), now, self.busy[Course.UP]
+        for observer in self.observers:
+            observer.submitted(self, job)
         try:
             buffers = [view(slot) for slot in job.slots]
             if job.course is Course.UP:
@@ -116,7 +130,10 @@ class Link:
                 self.tier.submit_store(job.number, job.keys, buffers)
         except Exception as error:
             self._raised(f"submit_{job.course.value}", job.course, now)
-            return JobResult(job.number, [Status.FAILED] * len(job.keys), 0.0, str(error))
+            refusal = JobResult(job.number, [Status.FAILED] * len(job.keys), 0.0, str(error))
+            for observer in self.observers:
+                observer.answered(self, job, refusal)
+            return refusal
         self._jobs[job.number] = job
         self.busy[job.course] += len(job.keys)
         return None
@@ -142,6 +159,8 @@ class Link:
             self._answered[job.course] = now
             if in_time:
                 self._judge(job, result, now)
+            for observer in self.observers:
+                observer.answered(self, job, result)
             yield job, result
 
     def overdue(self, now: float, limit: float) -> list[Job]:

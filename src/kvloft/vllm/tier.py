@@ -1,8 +1,10 @@
 """`DiskTier`: kvloft's disk below vLLM's stock `TieringOffloadingSpec`, by configuration alone."""
 
 import time
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from vllm.v1.kv_offload.base import (
@@ -10,6 +12,7 @@ from vllm.v1.kv_offload.base import (
     LookupResult,
     Medium,
     OffloadingCounterMetadata,
+    OffloadingEvent,
     OffloadingGaugeMetadata,
     OffloadingMetricMetadata,
     OffloadKey,
@@ -69,6 +72,11 @@ class DiskTier(SecondaryTierManager):
         self._shunned: dict[OffloadKey, float] = {}
         """Blocks that the medium failed to deliver, and until when they are misses."""
         self._told: dict[str, int] = {}
+        self._listening = bool(offloading_spec.kv_events_config.enable_kv_cache_events)
+        self._known: dict[OffloadKey, None] = {}
+        """Blocks that vLLM has been told are on disk."""
+        self._events: list[OffloadingEvent] = []
+        self._hear()
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
@@ -115,6 +123,18 @@ class DiskTier(SecondaryTierManager):
         self.tier.drain()
         if not self._keep:
             self.tier.renew()
+        self._hear()
+        known = list(self._known)
+        self._tell(known, False)
+        if self._keep:
+            # vLLM tells of a reset by a word that clears an index of everything.
+            self._tell(known, True)
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """What came to the disk and left it since the last call."""
+        self._hear()
+        events, self._events = self._events, []
+        return events
 
     def shutdown(self) -> None:
         self.tier.close()
@@ -146,6 +166,31 @@ class DiskTier(SecondaryTierManager):
         return report
 
     # Steps.
+
+    def _hear(self) -> None:
+        changes = self.tier.take_changes() if self._listening else []
+        for stored, same in groupby(changes, attrgetter("stored")):
+            self._tell([cast(OffloadKey, change.key) for change in same], stored)
+
+    def _tell(self, keys: Sequence[OffloadKey], stored: bool) -> None:
+        news = [key for key in keys if (key in self._known) != stored]
+        if not news:
+            return
+        if stored:
+            self._known.update(dict.fromkeys(news))
+        else:
+            for key in news:
+                del self._known[key]
+        self._events.append(
+            OffloadingEvent(
+                keys=news,
+                medium=self.medium,
+                removed=not stored,
+                locality=self.locality,
+                ownership=self.tier_type,
+                removal_expected=True,
+            )
+        )
 
     def _buffers(self, job: TransferJob) -> list[Buffer]:
         return [memoryview(self._rows[chunk]) for chunk in job.chunk_ids]

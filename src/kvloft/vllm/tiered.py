@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
+from typing import Any, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
@@ -11,6 +12,7 @@ from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,
     Medium,
+    OffloadingEvent,
     OffloadKey,
     PrepareStoreOutput,
     ReqContext,
@@ -71,6 +73,7 @@ class TieredManager(KvloftManager):
         self._release = release
         self._mapped: Callable[[], None] | None = mapped
         self._places = {tier.name: Locality.REMOTE if tier.remote else Locality.LOCAL for tier in tiers}
+        self._residency = self.cascade.watch() if self._announced is not None else None
         self._live: dict[str, Request] = {}
         """Requests that have not ended, by vLLM's id."""
         self._tier_metrics = TierReporter()
@@ -157,6 +160,9 @@ class TieredManager(KvloftManager):
         if not self._keep_after_reset:
             for tier in self._tiers:
                 tier.renew()
+        if self._residency is not None:
+            # vLLM tells of a reset by a word that clears an index of everything, tiers included.
+            self._residency.repeat() if self._keep_after_reset else self._residency.forget()
         self._resting.append((self._steps + _REST_STEPS, in_use))
         self._announce()
 
@@ -164,6 +170,27 @@ class TieredManager(KvloftManager):
         """vLLM 0.33: the worker's transfers from before the last reset have ended."""
         while self._resting:
             self.cascade.let_go(self._resting.popleft()[1])
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """What changed in host memory and in each tier since the last call. Replayed in order, it gives exactly the readable
+        chunks of host memory and of the tiers that report changes; of a shared store, what this engine last saw there. Tiers
+        come first, so that a chunk that goes down is known to be there before it is known to have left host memory."""
+        host = super().take_events()
+        if self._residency is None:
+            return host
+        changes = groupby(self._residency.take(), lambda change: (change.tier, change.stored, change.certain))
+        below = [
+            OffloadingEvent(
+                keys=[cast(OffloadKey, change.key) for change in same],
+                medium=Medium.STORAGE,
+                removed=not stored,
+                locality=self._places[tier],
+                ownership=tier,
+                removal_expected=certain,
+            )
+            for (tier, stored, certain), same in changes
+        ]
+        return [*below, *host]
 
     def get_stats(self) -> OffloadingConnectorStats:
         report = super().get_stats()

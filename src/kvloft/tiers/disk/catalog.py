@@ -1,6 +1,6 @@
 """What lies where, in memory: the blocks of all segments, the free slots and the order of eviction of the owned ones."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
@@ -55,6 +55,8 @@ class Catalog:
         self.segments: dict[int, Segment] = {}
         self.where: dict[bytes, int] = {}
         """Readable blocks."""
+        self.journal: deque[tuple[bytes, bool]] | None = None
+        """If anybody wants to know: blocks that came to be in `where` (True) or left it, in order."""
         self.free: list[int] = []
         """Places to write to, the next one last."""
         self.ours = 0
@@ -306,6 +308,7 @@ class Catalog:
         for digest in segment.digests:
             if digest is not None:
                 del self.where[digest]
+                self._note(digest, False)
         segment.digests = [None] * segment.slots
         segment.gone = True
         del self.segments[segment.number]
@@ -353,9 +356,15 @@ class Catalog:
         segment.stored[slot] = stored
         segment.digests[slot] = digest
         self.where[digest] = place
+        self._note(digest, True)
+
+    def _note(self, digest: bytes, here: bool) -> None:
+        if self.journal is not None:
+            self.journal.append((digest, here))
 
     def _take_out(self, digest: bytes) -> int:
         place = self.where.pop(digest)
+        self._note(digest, False)
         segment, slot = self.segment(place), place & _SLOT
         segment.digests[slot] = None
         segment.stored[slot] = 0

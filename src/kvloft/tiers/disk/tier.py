@@ -12,9 +12,10 @@ from kvloft.errors import ConfigError, TierError
 from kvloft.keys import Namespace
 from kvloft.policies import Policy, make_policy
 from kvloft.request import Key
-from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier, TierStats
+from kvloft.tiers.base import Buffer, Change, JobResult, Presence, Status, Tier, TierStats
 from kvloft.tiers.buffers import check_buffers
 from kvloft.tiers.disk.catalog import Catalog
+from kvloft.tiers.disk.changes import Changes
 from kvloft.tiers.disk.files import Files, takes_direct
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.segment import stride_of
@@ -62,6 +63,7 @@ class DiskTier(Tier):
     """
 
     name = "disk"
+    reports_changes = True
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class DiskTier(Tier):
         self._idle = threading.Condition(self._lock)
         self._digest = namespace.digester()
         self._digests: dict[Key, bytes] = {}
+        self._changes: Changes | None = None
         files = files or Files()
         self._space = Space(
             files,
@@ -182,12 +185,19 @@ class DiskTier(Tier):
         now = time.time()
         locate, digests = self._catalog.locate, self._digests_of(keys)
         found = [Presence.HIT if locate(digest, now) is not None else Presence.MISS for digest in digests]
+        if self._changes is not None:
+            for key, digest, presence in zip(keys, digests, found, strict=True):
+                if presence is Presence.HIT:
+                    self._changes.found(key, digest)
         if not self._ready and time.monotonic() < self._give_up:
             return [Presence.UNKNOWN if presence is Presence.MISS else presence for presence in found]
         return found
 
     def submit_store(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
-        self._submit(self._job(job, Kind.STORE, keys, buffers))
+        work = self._job(job, Kind.STORE, keys, buffers)
+        if self._changes is not None:
+            self._changes.storing(job, keys, work.digests)
+        self._submit(work)
 
     def submit_load(self, job: int, keys: Sequence[Key], buffers: Sequence[Buffer]) -> None:
         self._submit(self._job(job, Kind.LOAD, keys, buffers))
@@ -196,6 +206,9 @@ class DiskTier(Tier):
         answers = []
         while self._answers:
             answers.append(self._answers.popleft())
+        if self._changes is not None:
+            for answer in answers:
+                self._changes.answered(answer.job)
         return answers
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -209,6 +222,12 @@ class DiskTier(Tier):
 
     def remove(self, keys: Sequence[Key]) -> None:
         self._transfer.remove(self._digests_of(keys))
+
+    def take_changes(self) -> list[Change]:
+        if self._changes is None:
+            self._catalog.journal = deque()
+            self._changes = Changes(self._catalog.journal, self._catalog.where)
+        return self._changes.take()
 
     def stats(self) -> TierStats:
         with self._lock:
