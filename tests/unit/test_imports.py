@@ -21,6 +21,7 @@ LAYERS = {
     "fields": 1,
     "geometry": 2,
     "telemetry": 1,
+    "tracing": 1,
     "policies": 2,
     "pool": 3,
     "tiers": 3,

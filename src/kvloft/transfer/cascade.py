@@ -9,6 +9,7 @@ from kvloft.errors import ConfigError
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, Tier, TierStats
+from kvloft.tracing import Spans
 from kvloft.transfer.breaker import Breaker, BreakerState
 from kvloft.transfer.demotion import Demoter
 from kvloft.transfer.latency import Latency, PrefillRate
@@ -17,6 +18,7 @@ from kvloft.transfer.limits import CascadeConfig
 from kvloft.transfer.link import Course, Link
 from kvloft.transfer.promotion import Promoter
 from kvloft.transfer.residency import Residency
+from kvloft.transfer.spans import JobSpans
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class Cascade:
         tiers: where blocks rest, the fastest first, with distinct names. The cascade closes them.
         config: bounds and deadlines.
         clock: seconds, monotonic.
+        spans: makes spans of the tiers' jobs; None makes none.
 
     Raises:
         ConfigError: two tiers have the same name.
@@ -93,6 +96,7 @@ class Cascade:
         tiers: Sequence[Tier],
         config: CascadeConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
+        spans: Spans | None = None,
     ) -> None:
         names = [tier.name for tier in tiers]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -103,6 +107,10 @@ class Cascade:
         self.prefill = PrefillRate(self.config.prefill_tokens_per_second)
         self._clock = clock
         self._links = [Link(index, tier, self._breaker(), self._breaker(), Latency()) for index, tier in enumerate(tiers)]
+        self._spans = JobSpans(spans) if spans is not None else None
+        if self._spans is not None:
+            for link in self._links:
+                link.observers.append(self._spans)
         self._ledger = SlotLedger(pool)
         self._up = Promoter(pool, self._links, view, self.config, self.prefill, self._ledger)
         self._down = Demoter(pool, self._links, view, self.config, self._ledger)
@@ -223,6 +231,8 @@ class Cascade:
                 link.tier.close()
             else:
                 _log.warning("tier %s: still busy after %.3g s, left open", link.name, self.config.close_seconds)
+        if self._spans is not None:
+            self._spans.close()
         return all(link.idle for link in self._links)
 
     # Steps.

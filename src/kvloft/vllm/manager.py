@@ -28,10 +28,12 @@ from kvloft.policies import Policy
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.telemetry import EventKind
+from kvloft.tracing import Spans
 from kvloft.vllm.compat import failed_store_events, positions_of
 from kvloft.vllm.metrics import MetricsReporter
 from kvloft.vllm.recording import Recording
 from kvloft.vllm.request import request_of
+from kvloft.vllm.spans import TransferSpans
 
 RESULTS = {
     Lookup.MISS: LookupResult.MISS,
@@ -57,6 +59,7 @@ class KvloftManager(OffloadingManager):
         max_tracker_size: chunks whose offers are counted; the one offered longest ago is forgotten first.
         info: facts for vLLM 0.33's info metric (`CPUOffloadingInfo`).
         recording: where to record each request; None records nothing.
+        chunk_bytes: of each chunk, for spans; None if not known.
 
     Raises:
         ConfigError: the capacity is no positive integer, or the policy is unknown.
@@ -79,6 +82,7 @@ class KvloftManager(OffloadingManager):
         max_tracker_size: int = 64_000,
         info: Any = None,
         recording: Recording | None = None,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.pool = BlockPool(num_chunks, find_policy(cache_policy, cache_policy_module_path))
         self.lookup = self.pool.answers(*RESULTS.values())
@@ -91,6 +95,8 @@ class KvloftManager(OffloadingManager):
         self._metrics = MetricsReporter(skipping=self._offers is not None)
         self._info = info
         self._recording = recording
+        self._spans = Spans.find(chunk_bytes)
+        self._transfers = TransferSpans(self._spans) if self._spans is not None else None
 
     # Requests.
 
@@ -120,6 +126,8 @@ class KvloftManager(OffloadingManager):
         self._use_head(plan.keys, req_context)
         if self._recording is not None:
             self._recording.served(req_context, plan.keys)
+        if self._transfers is not None and plan.keys:
+            self._transfers.loading(req_context.req_id, len(plan.keys))
         if len(plan.keys) == len(keys):
             return _spec(plan.slots)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
@@ -127,6 +135,8 @@ class KvloftManager(OffloadingManager):
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self.pool.complete_load(keys, request_of(req_context))
+        if self._transfers is not None:
+            self._transfers.loaded(req_context.req_id)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Count one use of those that are readable, as if a request had found them and ended. vLLM's scheduler never asks
@@ -152,10 +162,14 @@ class KvloftManager(OffloadingManager):
         self._announce()
         if plan is None:
             return None
+        if self._transfers is not None and plan.keys:
+            self._transfers.storing(plan.keys)
         return PrepareStoreOutput(_offload_keys(plan.keys), _spec(plan.slots), _offload_keys(plan.evicted))
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         done = self.pool.complete_store(keys, request_of(req_context), success)
+        if self._transfers is not None:
+            self._transfers.stored(keys, success)
         if success:
             self._stored(done)
         self._announce()
@@ -166,10 +180,12 @@ class KvloftManager(OffloadingManager):
         """Drop every chunk. Live requests go on with the same contexts; completions of older jobs change nothing."""
         self.pool.reset()
         self._announce()
+        self._give_up_spans("reset")
 
     def shutdown(self) -> None:
         if self._recording is not None:
             self._recording.close()
+        self._give_up_spans("abandoned")
 
     # Once a step.
 
@@ -209,6 +225,10 @@ class KvloftManager(OffloadingManager):
         group, start = first[-4:], positions[first]
         before = (key for key, position in positions.items() if position < start and cast(bytes, key)[-4:] == group)
         self.pool.prepare_store([key for key in before if self.pool.lookup(key) is Lookup.HIT], request_of(context))
+
+    def _give_up_spans(self, outcome: str) -> None:
+        if self._transfers is not None:
+            self._transfers.give_up(outcome)
 
     def _ignore_hints(self, n: int) -> None:
         self.pool.counters.ignored_hints += n

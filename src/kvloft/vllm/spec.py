@@ -68,6 +68,7 @@ class KvloftSpec(CPUOffloadingSpec):
                 "max_tracker_size": self.extra_config["max_tracker_size"],
                 "cache_policy_module_path": self.cache_policy_module_path,
                 "recording": self._recording(),
+                "chunk_bytes": self.kv_bytes_per_chunk,
             }
             self._manager = self._tiered_manager(settings) if self._tiers else KvloftManager(**settings)
         return self._manager

@@ -68,7 +68,7 @@ class TieredManager(KvloftManager):
         super().__init__(**settings)
         self.lookup = self._lookup
         self._tiers = [Salted(tier) for tier in tiers]
-        self.cascade = Cascade(self.pool, view, self._tiers, config)
+        self.cascade = Cascade(self.pool, view, self._tiers, config, spans=self._spans)
         self._keep_after_reset = keep_after_reset
         self._release = release
         self._mapped: Callable[[], None] | None = mapped
@@ -165,6 +165,7 @@ class TieredManager(KvloftManager):
             self._residency.repeat() if self._keep_after_reset else self._residency.forget()
         self._resting.append((self._steps + _REST_STEPS, in_use))
         self._announce()
+        self._give_up_spans("reset")
 
     def on_reset_flushed(self) -> None:
         """vLLM 0.33: the worker's transfers from before the last reset have ended."""
