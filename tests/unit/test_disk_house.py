@@ -1,6 +1,7 @@
 """The disk tier's housekeeping: what lies on the medium, what is bad there, and what happens when the medium does."""
 
 import errno
+import logging
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from kvloft.keys import Namespace, digest_key
 from kvloft.policies import BUILTIN, LRU, Offer
 from kvloft.tiers import Presence, Status
 from kvloft.tiers.disk import DiskTier, Files
-from kvloft.tiers.disk.troubles import PAUSE, Troubles
+from kvloft.troubles import PAUSE, Troubles
 
 BLOCK = 8192
 SPACE = Namespace(model="house")
@@ -364,7 +365,7 @@ def test_a_file_that_cannot_be_removed_stops_nothing(tmp_path: Path, disk: Calla
 
 def test_trouble_of_a_kind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     times = iter([0.0, 1.0, PAUSE - 1, PAUSE - 1, PAUSE])
-    troubles = Troubles("/place", lambda: next(times))
+    troubles = Troubles("disk tier /place", logging.getLogger("kvloft.tiers"), lambda: next(times))
     for kind in ("reading", "reading", "reading", "writing", "reading"):
         troubles.tell(kind, "bad sector")
     assert [record.getMessage() for record in caplog.records] == [

@@ -22,6 +22,7 @@ LAYERS = {
     "geometry": 2,
     "telemetry": 1,
     "tracing": 1,
+    "troubles": 0,
     "policies": 2,
     "pool": 3,
     "tiers": 3,

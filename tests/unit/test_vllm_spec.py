@@ -1,5 +1,6 @@
 """`KvloftSpec` without an engine: its settings, and what it makes of them."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,11 @@ from vllm.v1.kv_offload.config import (
     OffloadingParallelConfig,
 )
 
+from kvloft import __version__
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
 from kvloft.vllm import KvloftSpec
+from kvloft.vllm.compat import join_logging
 
 MakeSpec = Callable[..., Any]
 
@@ -55,6 +58,35 @@ def test_size_becomes_chunks(size: object) -> None:
     assert spec.cpu_page_size_per_worker == 10000
     assert spec.get_manager().pool.capacity == 32
     assert spec.get_manager() is spec.get_manager()
+
+
+def test_what_is_configured_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiers = [
+        {"type": "disk", "path": str(tmp_path), "capacity": "2MiB", "namespace": "test"},
+        {"type": "objects", "name": "far", "url": f"file://{tmp_path}", "namespace": "test"},
+    ]
+    with caplog.at_level(logging.INFO, "kvloft.vllm.spec"):
+        manager = make_spec(cpu_bytes_to_use="1MiB", eviction_policy="arc", tiers=tiers).get_manager()
+    manager.shutdown()
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "kvloft.vllm.spec")
+    assert line == (
+        f"kvloft {__version__} for model: 1020 KiB of host memory, 85 blocks of 12 KiB and 64 tokens, policy arc; "
+        f"then disk {tmp_path} up to 2 MiB; then far file://{tmp_path}; everything goes down"
+    )
+
+
+def test_the_log_comes_out_where_that_of_vllm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs, root = (logging.getLogger(name) for name in ("kvloft", "vllm", None))
+    for log, handlers in ((ours, []), (theirs, [logging.NullHandler()]), (root, [])):
+        monkeypatch.setattr(log, "handlers", handlers)
+    monkeypatch.setattr(ours, "level", ours.level)
+    monkeypatch.setattr(theirs, "level", logging.INFO)
+    join_logging()
+    assert ours.handlers == theirs.handlers and ours.level == logging.INFO
+    mine = [logging.NullHandler()]
+    monkeypatch.setattr(ours, "handlers", mine)
+    join_logging()
+    assert ours.handlers is mine
 
 
 def test_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ changes one block in the store (write, remove, touch) goes through the same thre
 """
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -26,9 +27,11 @@ from kvloft.tiers.jobs import Act, Batch, Ledger
 from kvloft.tiers.presence import Lookups
 from kvloft.tiers.sealed import Codec, Plain
 from kvloft.tiers.secret import redact
+from kvloft.troubles import Troubles
 
 Frame: TypeAlias = tuple[bytes | Buffer, Buffer]
 """A header, and what it describes: the block as it is at rest."""
+_log = logging.getLogger(__name__)
 _Queue: TypeAlias = "queue.SimpleQueue[Batch | None]"
 
 _TOMBS_MOST = 1 << 16
@@ -172,6 +175,7 @@ class RemoteTier(Tier):
         self._fingerprint = namespace.fingerprint
         self._digester = namespace.digester()
         self._path = path_of(namespace, prefix) + (f"{self._codec.label}/" if self._codec.label else "")
+        self._troubles = Troubles(f"tier {name}", _log)
         self._ledger = Ledger(clock)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
@@ -312,12 +316,19 @@ class RemoteTier(Tier):
             try:
                 acts[batch.act](batch)
             except Exception as error:
+                # Who waits for a job's answer hears of its failure; of the others nobody would.
+                if batch.job is None:
+                    self._troubles.tell(f"{batch.act.value} failed", redact(error))
                 self._count(**{"failed": len(batch.keys)} if batch.job else {f"{batch.act.value}_failed": len(batch.keys)})
                 if batch.job is not None:
                     self._ledger.finish(batch, [Status.FAILED] * len(batch.keys), redact(error))
 
     def _exists(self, keys: Sequence[Key]) -> Sequence[bool]:
-        return self._store.exists([self._name(self._digest(key)) for key in keys])
+        try:
+            return self._store.exists([self._name(self._digest(key)) for key in keys])
+        except Exception as error:
+            self._troubles.tell("lookup failed, so its blocks count as missing", redact(error))
+            raise
 
     def _write(self, batch: Batch) -> None:
         digests = [self._digest(key) for key in batch.keys]

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvloft.config import Share, nearest, shown
+from kvloft.config import Share, format_size, nearest, shown
 from kvloft.errors import ConfigError
 from kvloft.fields import COUNT, FLAG, SECONDS, SIZE_OR_SHARE, TEXT, Field, Kind, object_schema, read_fields
 from kvloft.keys import Namespace
@@ -38,6 +38,13 @@ class TierPlan(NamedTuple):
     settings: Mapping[str, Any]
     make: Callable[..., Tier]
     takes_arena: bool = False
+
+    def __str__(self) -> str:
+        """In words: name, place and size."""
+        place = self.settings.get("path") or self.settings.get("url") or ""
+        capacity = self.settings.get("capacity")
+        size = f"up to {format_size(capacity) if isinstance(capacity, int) else capacity}" if capacity is not None else ""
+        return " ".join(str(part) for part in (self.name, place, size) if part)
 
     def open(self, block_bytes: int, namespace: Namespace, arena: Buffer | None = None) -> Tier:
         """Make the tier.

@@ -10,8 +10,9 @@ from typing import Protocol
 
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Presence, Status, Tier
-from kvloft.transfer.breaker import Breaker, BreakerState
+from kvloft.transfer.breaker import Breaker
 from kvloft.transfer.latency import Latency
+from kvloft.troubles import Troubles
 
 _log = logging.getLogger(__name__)
 PATIENCE = 6
@@ -84,6 +85,7 @@ class Link:
         self.counters: Counter[str] = Counter()
         """Blocks, by what became of them."""
         self.observers: list[Observer] = []
+        self._troubles = Troubles(f"tier {tier.name}", _log)
         self.busy: dict[Course, int] = dict.fromkeys(Course, 0)
         """Slots in the tier's hands, those of overdue jobs included."""
         self._jobs: dict[int, Job] = {}
@@ -105,16 +107,16 @@ class Link:
         """What the tier knows of blocks; nothing if it cannot tell."""
         try:
             return self.tier.lookup(keys)
-        except Exception:
-            self._raised("lookup", Course.UP, now)
+        except Exception as error:
+            self._raised("lookup", Course.UP, now, error)
             return [Presence.MISS] * len(keys)
 
     def touch(self, keys: Sequence[Key], now: float) -> None:
         """Tell the tier of blocks that were used."""
         try:
             self.tier.touch(keys)
-        except Exception:
-            self._raised("touch", Course.DOWN, now)
+        except Exception as error:
+            self._raised("touch", Course.DOWN, now, error)
 
     def submit(self, job: Job, view: Callable[[int], Buffer], now: float) -> JobResult | None:
         """Hand a job to the tier, with views of its slots; its answer comes from `poll`, or at once if the tier refuses to
@@ -129,7 +131,7 @@ class Link:
             else:
                 self.tier.submit_store(job.number, job.keys, buffers)
         except Exception as error:
-            self._raised(f"submit_{job.course.value}", job.course, now)
+            self._raised(f"submit_{job.course.value}", job.course, now, error)
             refusal = JobResult(job.number, [Status.FAILED] * len(job.keys), 0.0, str(error))
             for observer in self.observers:
                 observer.answered(self, job, refusal)
@@ -142,8 +144,8 @@ class Link:
         """Jobs that ended, and their answers. Answers to no job of this link are passed over."""
         try:
             results = self.tier.poll()
-        except Exception:
-            self._raised("poll", Course.UP, now)
+        except Exception as error:
+            self._raised("poll", Course.UP, now, error)
             return
         for result in results:
             in_time = result.job in self._jobs
@@ -178,7 +180,7 @@ class Link:
             self.counters["overdue"] += len(job.keys)
             self.breakers[job.course].trip(now)
         if late:
-            _log.warning("tier %s: no answer to %d jobs in %.3g s; their slots are set aside", self.name, len(late), limit)
+            self._troubles.tell("no answer", f"to {len(late)} jobs in {limit:.3g} s; their slots are set aside")
         return late
 
     def surrender(self) -> list[Job]:
@@ -191,16 +193,14 @@ class Link:
     def _judge(self, job: Job, result: JobResult, now: float) -> None:
         breaker = self.breakers[job.course]
         if Status.FAILED in result.statuses:
-            if breaker.state is not BreakerState.OPEN:
-                _log.warning("tier %s: %s failed: %s", self.name, job.course.value, result.error or "no reason given")
+            self._troubles.tell(f"{job.course.value} failed", result.error or "no reason given")
             breaker.fail(now)
             return
         breaker.succeed()
         if job.course is Course.UP and Status.OK in result.statuses:
             self.latency.observe(job.ahead + len(job.keys), result.seconds, now)
 
-    def _raised(self, what: str, course: Course, now: float) -> None:
-        if self.breakers[course].state is not BreakerState.OPEN:
-            _log.exception("tier %s: %s raised", self.name, what)
+    def _raised(self, what: str, course: Course, now: float, error: Exception) -> None:
+        self._troubles.tell(f"{what} raised", repr(error), trace=True)
         self.counters["raised"] += 1
         self.breakers[course].fail(now)

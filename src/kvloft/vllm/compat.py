@@ -5,6 +5,7 @@ Raises:
     UnsupportedVersion: it is none of `kvloft.vllm.versions.SUPPORTED`.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -57,6 +58,14 @@ def engine_config() -> Any:
             found = candidate
         frame = frame.f_back  # type: ignore[assignment]
     return found
+
+
+def join_logging() -> None:
+    """Have kvloft's log come out where vLLM's does, in its format, unless somebody has told it where to go."""
+    ours, theirs = logging.getLogger("kvloft"), logging.getLogger("vllm")
+    if not ours.handlers and not logging.getLogger().handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)
 
 
 def none_hash_seed() -> str:

@@ -1,5 +1,6 @@
 """`KvloftSpec`: kvloft as vLLM's offloading spec, named in `kv_connector_extra_config`."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,13 +13,14 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
+from kvloft import __version__
 from kvloft.config import format_size
 from kvloft.errors import ConfigError
 from kvloft.settings.spec import HOST, read_spec
 from kvloft.tiers import Tier
 from kvloft.tiers.settings import TierPlan
 from kvloft.transfer import Arena
-from kvloft.vllm.compat import engine_config
+from kvloft.vllm.compat import engine_config, join_logging
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.namespace import namespace_of
@@ -27,6 +29,8 @@ from kvloft.vllm.region import SharedRegion, open_rank_region
 from kvloft.vllm.tier_metrics import tier_metric_definitions
 from kvloft.vllm.tiered import TieredManager
 from kvloft.vllm.worker import KvloftWorker
+
+_log = logging.getLogger(__name__)
 
 
 class KvloftSpec(CPUOffloadingSpec):
@@ -71,7 +75,24 @@ class KvloftSpec(CPUOffloadingSpec):
                 "chunk_bytes": self.kv_bytes_per_chunk,
             }
             self._manager = self._tiered_manager(settings) if self._tiers else KvloftManager(**settings)
+            join_logging()
+            _log.info("%s", self._in_words())
         return self._manager
+
+    def _in_words(self) -> str:
+        """What is configured and how big, in one line."""
+        size, tokens = self.num_chunks * self.kv_bytes_per_chunk, self.tokens_per_block[0] * self.blocks_per_chunk
+        parts = [
+            f"kvloft {__version__} for {self.config.model.name}: {format_size(size)} of host memory, "
+            f"{self.num_chunks} blocks of {format_size(self.kv_bytes_per_chunk)} and {tokens} tokens, "
+            f"policy {self.eviction_policy}"
+        ]
+        parts += [f"then {plan}" for plan in self._tiers]
+        if self._tiers:
+            parts.append(f"{self.extra_config['cascade'].admission} goes down")
+        if path := self.extra_config["record"]:
+            parts.append(f"requests recorded in {path}")
+        return "; ".join(parts)
 
     def _recording(self) -> Recording | None:
         path = self.extra_config["record"]

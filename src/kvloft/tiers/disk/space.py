@@ -1,5 +1,6 @@
 """The space of a directory: what the file system charges for it, and how segments are made and given back."""
 
+import logging
 import os
 import re
 import threading
@@ -11,8 +12,9 @@ from kvloft.tiers.disk import locks
 from kvloft.tiers.disk.files import Files, charged_bytes, write_all
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.segment import DATA, DRAFT, INDEX, Segment, segment_bytes, stride_of
-from kvloft.tiers.disk.troubles import Troubles
+from kvloft.troubles import Troubles
 
+_log = logging.getLogger(__name__)
 HOME = re.compile(r"[0-9a-f]{32}")
 OURS = re.compile(rf"[0-9a-f]{{16}}({re.escape(DATA)}|{re.escape(INDEX)}|{re.escape(DRAFT)})")
 DESCRIPTION = "namespace.json"
@@ -66,7 +68,7 @@ class Space:
         self.slots = slots_per_segment(capacity_bytes, block_bytes)
         self.direct = False
         self.lock_file: LockFile | None = None
-        self.troubles = Troubles(root)
+        self.troubles = Troubles(f"disk tier {root}", _log)
         self._description = description
         self._count = count
         self._mutex = threading.Lock()
