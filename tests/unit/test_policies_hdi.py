@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvloft.policies.ages import AgedSegment, Watch
+from kvloft.policies.ages import AgedSegment, Ages, Watch
 from kvloft.policies.hazard import BINS, EDGES, Hazards
 from kvloft.policies.shadow import ShadowLRU
 
@@ -14,9 +14,13 @@ class Tally(Hazards):
         super().__init__(classes)
         self.survived = np.zeros((classes, BINS), int)
 
-    def survive(self, kind: int, bin: int, segments: int, blocks: int) -> None:
-        super().survive(kind, bin, segments, blocks)
+    def survive(self, kind: int, bin: int, blocks: int) -> None:
+        super().survive(kind, bin, blocks)
         self.survived[kind, bin] += blocks
+
+    def survive_all(self, bin: int, kinds: np.ndarray, blocks: np.ndarray) -> None:
+        super().survive_all(bin, kinds, blocks)
+        np.add.at(self.survived[:, bin], kinds, blocks)
 
 
 def test_whoever_leaves_a_bin_is_counted_once() -> None:
@@ -68,10 +72,10 @@ def test_hazards_tell_classes_apart() -> None:
     hazards = Hazards(3)
     for _ in range(400):
         for bin in range(12):
-            hazards.survive(0, bin, 1, 4)
+            hazards.survive(0, bin, 4)
         hazards.reuse(0, 12, 4)
         for bin in range(20):
-            hazards.survive(1, bin, 1, 4)
+            hazards.survive(1, bin, 4)
     hazards.refresh()
     assert hazards.ever[0] > 0.8 > 0.4 > hazards.ever[1]
     assert hazards.index[0, 11] > hazards.index[0, 0] > hazards.index[1, 0], "it is worth waiting for"
@@ -89,3 +93,43 @@ def test_the_shadow_is_lru() -> None:
     assert shadow.use([(2, 3), (7, 1)]) == 4
     shadow.forget(2)
     assert shadow.use([(2, 3)]) == 0
+
+
+def test_of_a_class_and_stage_the_oldest_leaf_of_the_lowest_index_leaves() -> None:
+    """Held against looking at all leaves, while they are used again, get others behind them, and change their classes."""
+    rng = np.random.default_rng(1)
+    hazards = Hazards(3)
+    segments = {n: AgedSegment(n, (n,), None) for n in range(40)}
+    ages = Ages(segments, hazards)
+    for segment in segments.values():
+        ages.put(segment)
+    for clock in range(4000):
+        ages.tick()
+        if clock % 500 == 0:
+            index = rng.random((3, BINS))
+            ages.rank(index)
+            lowest = np.hstack(
+                [np.minimum.accumulate(part, axis=1) for part in (index[:, :8], index[:, 8:16], index[:, 16:])]
+            )
+        segment = segments[int(rng.integers(40))]
+        segment.last, segment.kind, segment.live = ages.clock, int(rng.integers(3)), int(rng.integers(2))
+        ages.put(segment)
+        taken = ages.take()
+        worth = {n: lowest[one.kind, ages.bin(one)] for n, one in segments.items() if not one.live}
+        assert (taken is None) == (not worth)
+        if taken:
+            assert worth[taken.number] == min(worth.values())
+            ages.put(taken)
+        if clock % 7 == 0:
+            segment.live = 0
+            ages.put(segment)
+
+
+def test_heaps_of_leaves_stay_in_proportion() -> None:
+    ages = Ages(segments := {n: AgedSegment(n, (n,), None) for n in range(10)}, Hazards(2))
+    for clock in range(20_000):
+        ages.tick()
+        segment = segments[clock % 10]
+        segment.last = ages.clock
+        ages.put(segment)
+    assert sum(map(len, ages._leaves)) < 1000

@@ -1,9 +1,9 @@
 """Segments by class and age, so that the one of lowest index is found at once and growing old costs next to nothing."""
 
+import math
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Self
 
 import numpy as np
@@ -15,15 +15,23 @@ from kvloft.request import Key
 _NUMBER = 40
 """Bits of a segment's number."""
 _NUMBERS = (1 << _NUMBER) - 1
-_ENDS = (*EDGES, 1 << 62)
+_NEVER = 1 << 62
+_BIN_ENDS = (*EDGES, _NEVER)
 """Ages at which bins end."""
+_STAGE_BINS = (8, 16)
+"""Bins that begin a stage, but for the first."""
+_STAGES = len(_STAGE_BINS) + 1
+_STAGE_OF = [bisect_right(_STAGE_BINS, bin) for bin in range(BINS)]
+_FEW = 64
+
+
+NO_GHOST = array("q")
 
 
 class AgedSegment(Segment):
     """A segment and what is known of its use. Times are numbers of requests."""
 
     __slots__ = (
-        "bin",
         "branches",
         "branches_reused",
         "committed",
@@ -39,12 +47,10 @@ class AgedSegment(Segment):
 
     def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
         super().__init__(number, keys, parent)
-        self.ghost = array("q")
+        self.ghost = NO_GHOST
         """Hashes of the evicted blocks that followed its resident ones."""
         self.kind = 0
         """Its class."""
-        self.bin = 0
-        """The bin of its age when it was put among the leaves."""
         self.last = 0
         """When it was used last."""
         self.use = -1
@@ -69,7 +75,7 @@ class AgedSegment(Segment):
 
     def inherit(self, whole: Self) -> None:
         super().inherit(whole)
-        self.kind, self.bin, self.last, self.reads = whole.kind, whole.bin, whole.last, whole.reads
+        self.kind, self.last, self.reads = whole.kind, whole.last, whole.reads
         self.turn, self.committed, self.origin = whole.turn, whole.committed, whole.origin
         self.ends = whole.ends and whole.size <= 1
 
@@ -77,7 +83,7 @@ class AgedSegment(Segment):
 class Watch:
     """Sees which segments become too old for a bin without being used, resident or not. O(1) a use; the rest is arrays."""
 
-    PERIOD = 128
+    PERIOD = 256
     """Requests between looks."""
 
     def __init__(self, hazards: Hazards) -> None:
@@ -113,7 +119,7 @@ class Watch:
             return
         while bin and self._seen[bin - 1] <= at:
             bin -= 1
-            self._hazards.survive(self._kinds[at], bin, 1, self._blocks[at])
+            self._hazards.survive(self._kinds[at], bin, self._blocks[at])
         self._blocks[at] = 0
 
     def look(self, clock: int) -> None:
@@ -123,21 +129,23 @@ class Watch:
             end = bisect_right(self._times, clock - edge, first)
             if end > first:
                 self._seen[bin] = end
-                blocks = np.frombuffer(self._blocks, np.int64)[first:end].copy()
-                kinds = np.frombuffer(self._kinds, np.int8)[first:end][blocks > 0]
-                totals = np.bincount(kinds, blocks[blocks > 0]).tolist()
-                for kind, count in enumerate(np.bincount(kinds).tolist()):
-                    if count:
-                        self._hazards.survive(kind, bin, count, int(totals[kind]))
+                self._leave(bin, slice(first, end))
         old = self._seen[-1]
         if old > 4096 and 2 * old > len(self._times):
             del self._times[:old], self._kinds[:old], self._blocks[:old]
             self._base += old
             self._seen = [seen - old for seen in self._seen]
 
+    def _leave(self, bin: int, uses: slice) -> None:
+        blocks = np.frombuffer(self._blocks, np.int64)[uses]
+        kinds = np.frombuffer(self._kinds, np.int8)[uses]
+        self._hazards.survive_all(bin, kinds[blocks > 0], blocks[blocks > 0])
+
 
 class Ages:
-    """The leaves, which end a resident chain, by class and bin of their age; in each those that came first are first.
+    """The leaves, which end a resident chain, by class, stage of age and last use.
+
+    Within a stage an index never rises with age, so of each class and stage only the oldest leaf can be the next to leave.
 
     Args:
         segments: by number; to be kept up to date by whoever has them.
@@ -148,74 +156,91 @@ class Ages:
         self.clock = 0
         self.watch = Watch(hazards)
         self._segments = segments
-        self._leaves: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
-        self._due: list[int] = []
-        """A heap: when a leaf leaves its bin, and its number, in one. Some have been used since, or are gone."""
-        self._filled = 0
-        """Bit r: there may be leaves in the queue of rank r."""
+        queues = len(hazards.index) * _STAGES
+        self._leaves: list[list[int]] = [[] for _ in range(queues)]
+        """By class and stage, a heap: when a leaf was used last, and its number, in one. Some have been used since, have
+        others behind them, or are gone."""
+        self._crowded = [_FEW] * queues
+        """Lengths at which those are taken out."""
+        self._lowest = [math.inf] * queues
+        """The index of the first in each heap, ..."""
+        self._until = [_NEVER] * queues
+        """... and the time at which it becomes too old for that."""
+        self._looked = 0
+        """When the first of all heaps were of their ages."""
         self.rank(hazards.index)
 
     def bin(self, segment: AgedSegment) -> int:
         """The bin of a segment's age now."""
         return bisect_right(EDGES, self.clock - segment.last)
 
-    def put(self, segment: AgedSegment, first: bool = False) -> None:
-        """If a segment ends a resident chain, it is a leaf: the first to leave of its class and bin, if that is wanted or it
-        is the oldest there; or else the last."""
-        if segment.live or not segment.keys:
-            return
-        self.take(segment)
-        bin = segment.bin = self.bin(segment)
-        place = segment.kind * BINS + bin
-        leaves = self._leaves[place]
-        oldest = next(iter(leaves), None)
-        leaves[segment.number] = None
-        if oldest is not None and (first or segment.last < self._segments[oldest].last):
-            leaves.move_to_end(segment.number, last=False)
-        self._filled |= 1 << self._rank[place]
-        if bin < len(EDGES):
-            heappush(self._due, (segment.last + EDGES[bin]) << _NUMBER | segment.number)
+    def put(self, segment: AgedSegment) -> None:
+        """A segment may end a resident chain now, or is of another class or age. If it ends one, it is a leaf."""
+        if not segment.live and segment.keys:
+            self._put(segment.kind, segment.last, segment.last << _NUMBER | segment.number)
 
-    def take(self, segment: AgedSegment) -> None:
-        """A segment, if it was one, ends no resident chain now; or its class is about to change."""
-        self._leaves[segment.kind * BINS + segment.bin].pop(segment.number, None)
-
-    def lowest(self) -> AgedSegment | None:
-        """The leaf of the lowest index, the oldest of them; None if there is no leaf."""
-        while self._filled:
-            leaves = self._leaves.get(self._at_rank[(self._filled & -self._filled).bit_length() - 1])
-            if leaves:
-                return self._segments[next(iter(leaves))]
-            self._filled &= self._filled - 1
+    def take(self) -> AgedSegment | None:
+        """Take out the leaf of the lowest index, the oldest of them; None if there is no leaf."""
+        if self._looked < self.clock:
+            while min(self._until) <= self.clock:
+                for queue, until in enumerate(self._until):
+                    if until <= self.clock:
+                        self._look(queue)
+            self._looked = self.clock
+        while (lowest := min(self._lowest)) < math.inf:
+            queue = self._lowest.index(lowest)
+            entry = heappop(self._leaves[queue])
+            self._look(queue)
+            if segment := self._leaf(entry, queue):
+                return segment
         return None
 
     def rank(self, index: Table) -> None:
         """Order classes and bins by a new index."""
-        order = np.argsort(index, axis=None, kind="stable")
-        ranks = np.empty(order.size, np.intp)
-        ranks[order] = np.arange(order.size)
-        self._rank: list[int] = ranks.tolist()
-        self._at_rank: list[int] = order.tolist()
-        self._filled = 0
-        for place, leaves in self._leaves.items():
-            if leaves:
-                self._filled |= 1 << self._rank[place]
+        stages = np.split(index, _STAGE_BINS, axis=1)
+        self._index: list[list[float]] = np.hstack([np.minimum.accumulate(stage, axis=1) for stage in stages]).tolist()
+        for queue in range(len(self._leaves)):
+            self._look(queue)
 
     def tick(self) -> None:
-        """One request more. Leaves move on to the bins of their ages; each passes through a bin once."""
+        """One request more."""
         self.clock += 1
         if self.clock % self.watch.PERIOD == 0:
             self.watch.look(self.clock)
-        due, now = self._due, (self.clock + 1) << _NUMBER
-        while due and due[0] < now:
-            entry = heappop(due)
-            segment = self._segments.get(entry & _NUMBERS)
-            if segment is None or segment.last + _ENDS[segment.bin] != entry >> _NUMBER:
-                continue
-            place = segment.kind * BINS + segment.bin
-            if self._leaves[place].pop(segment.number, self) is None and not segment.live:
-                segment.bin += 1
-                self._leaves[place + 1][segment.number] = None
-                self._filled |= 1 << self._rank[place + 1]
-                if segment.bin < len(EDGES):
-                    heappush(due, (segment.last + EDGES[segment.bin]) << _NUMBER | segment.number)
+
+    def _put(self, kind: int, last: int, entry: int) -> None:
+        bin = bisect_right(EDGES, self.clock - last)
+        queue = kind * _STAGES + _STAGE_OF[bin]
+        leaves = self._leaves[queue]
+        if not leaves or entry < leaves[0]:
+            self._lowest[queue] = self._index[kind][bin]
+            self._until[queue] = last + _BIN_ENDS[bin]
+        heappush(leaves, entry)
+        if len(leaves) > self._crowded[queue]:
+            leaves[:] = {entry for entry in leaves if self._leaf(entry, queue)}
+            heapify(leaves)
+            self._crowded[queue] = 2 * len(leaves) + _FEW
+            self._look(queue)
+
+    def _leaf(self, entry: int, queue: int) -> AgedSegment | None:
+        """The leaf that an entry stands for, None if it stands for none any more."""
+        segment = self._segments.get(entry & _NUMBERS)
+        if segment is None or segment.live or segment.last != entry >> _NUMBER or not segment.keys:
+            return None
+        return segment if segment.kind == queue // _STAGES else None
+
+    def _look(self, queue: int) -> None:
+        """What is first now; it may be no leaf any more, then no leaf behind it has a lower index. What is too old for the
+        stage moves on to the next."""
+        leaves = self._leaves[queue]
+        while leaves:
+            last = leaves[0] >> _NUMBER
+            bin = bisect_right(EDGES, self.clock - last)
+            if _STAGE_OF[bin] == queue % _STAGES:
+                self._lowest[queue] = self._index[queue // _STAGES][bin]
+                self._until[queue] = last + _BIN_ENDS[bin]
+                return
+            entry = heappop(leaves)
+            if self._leaf(entry, queue):
+                self._put(queue // _STAGES, last, entry)
+        self._lowest[queue], self._until[queue] = math.inf, _NEVER

@@ -4,6 +4,7 @@ A tree of segments stands for all resident chains; each segment follows the end 
 requests, so touching a prefix of thousands of blocks costs in segments, and no object is kept by the block.
 """
 
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, Self, TypeVar
 
@@ -82,8 +83,7 @@ class ChainTree(Generic[AnySegment]):
         at = len(segment.keys) - n
         tail = segment.keys[at:]
         segment.keys = segment.keys[:at]
-        for key in tail:
-            del self.home[key]
+        deque(map(self.home.__delitem__, tail), maxlen=0)
         return tail
 
     def drop(self, keys: Sequence[Key]) -> list[tuple[AnySegment, int]]:

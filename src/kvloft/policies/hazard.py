@@ -57,10 +57,16 @@ class Hazards:
         self._news[0][kind][bin] += blocks
         self._news[2][kind][bin] += 1
 
-    def survive(self, kind: int, bin: int, segments: int, blocks: int) -> None:
+    def survive(self, kind: int, bin: int, blocks: int) -> None:
         """Blocks of a class have become too old for this bin without being used."""
         self._news[1][kind][bin] += blocks
-        self._news[2][kind][bin] += segments
+        self._news[2][kind][bin] += 1
+
+    def survive_all(self, bin: int, kinds: NDArray[np.int8], blocks: NDArray[np.int64]) -> None:
+        """The same of many segments at once: their classes and sizes, [segments]."""
+        classes = len(self.index)
+        self._survived[:, bin] += np.bincount(kinds, blocks, classes)
+        self._observed[:, bin] += np.bincount(kinds, minlength=classes)
 
     def refresh(self) -> None:
         """Bring `index` up to date, and let what was observed fade."""
@@ -103,16 +109,15 @@ LRU_INDEX = 1.0 / np.arange(1, BINS + 1)
 _ENDS = np.array([1, *EDGES, EDGES[-1] * 2**0.5])
 _DOUBLINGS = np.log2(np.maximum(_ENDS[1:], 2) / _ENDS[:-1])
 _WIDTHS = np.diff(np.array([0, *EDGES, EDGES[-1] * 2**0.5]))
+_LATER = np.triu(np.ones((BINS, BINS), bool))
 
 
 def _index(hazard: Table) -> Table:
     """The best ratio of expected hits to expected residence over all ages at which a block could be given up, after Gittins,
     "Bandit Processes and Dynamic Allocation Indices", J. Royal Statistical Society B 41(2), 1979."""
-    index: Table = np.zeros_like(hazard)
-    for first in range(BINS):
-        alive = np.cumprod(1 - hazard[:, first:], axis=1)
-        reached = np.concatenate([np.ones((len(hazard), 1)), alive[:, :-1]], axis=1)
-        hits = np.cumsum(reached * hazard[:, first:], axis=1)
-        residence = np.cumsum((reached + alive) / 2 * _WIDTHS[first:], axis=1)
-        index[:, first] = (hits / residence).max(axis=1)
+    alive = np.cumprod(np.hstack([np.ones((len(hazard), 1)), 1 - hazard]), axis=1)
+    lived = np.cumsum(np.hstack([np.zeros((len(hazard), 1)), (alive[:, :-1] + alive[:, 1:]) / 2 * _WIDTHS]), axis=1)
+    hits = alive[:, :-1, None] - alive[:, None, 1:]
+    residence = lived[:, None, 1:] - lived[:, :-1, None]
+    index: Table = np.divide(hits, residence, out=np.zeros_like(hits), where=_LATER).max(axis=2)
     return index

@@ -13,13 +13,13 @@ It keeps an eye on what LRU would have hit, and falls back to LRU's order for a 
 
 from array import array
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence, Set
 from itertools import islice
 
 import numpy as np
 
-from kvloft.policies.ages import AgedSegment, Ages
+from kvloft.policies.ages import NO_GHOST, AgedSegment, Ages
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.chains import ChainTree, common, runs
 from kvloft.policies.hazard import LRU_INDEX, Hazards
@@ -111,12 +111,13 @@ class HDI(Policy):
             self._trim()
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
-        for number, count in Counter(map(self._tree.home.__getitem__, keys)).items():
+        homes = list(map(self._tree.home.__getitem__, keys))
+        for number in dict.fromkeys(homes):
             segment = self._tree.segments[number]
             if segment.origin:
                 ghost, matched, kind, bin = segment.origin
                 segment.origin = None
-                self._hazards.reuse(kind, bin, count)
+                self._hazards.reuse(kind, bin, homes.count(number))
                 if ghost.ghost:
                     self._reused(ghost)
                     self._drop_ghost(ghost, matched)
@@ -149,21 +150,17 @@ class HDI(Policy):
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims = self._evict_tips(n, keep) if self._partial > self.PARTIAL else []
-        kept: list[AgedSegment] = []
-        while len(victims) < n and (segment := self._ages.lowest()):
-            wanted = segment.keys[-(n - len(victims)) :] if not segment.live else ()
-            free = _behind(wanted, keep)
-            if free:
-                index = self._hazards.index[segment.kind, segment.bin]
+        left: list[AgedSegment] = []
+        while len(victims) < n and (segment := self._ages.take()):
+            wanted = segment.keys[len(victims) - n :]
+            if free := len(wanted) if keep.isdisjoint(wanted) else _behind(wanted, keep):
+                index = self._index[segment.kind][self._ages.bin(segment)]
                 self._price += (index - self._price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
-            if free < len(wanted) or segment.live:
-                self._ages.take(segment)
-                if not segment.live:
-                    kept.append(segment)
-        for segment in reversed(kept):
             if segment.keys:
-                self._ages.put(segment, first=True)
+                left.append(segment)
+        for segment in left:
+            self._ages.put(segment)
         self.evictions["leaf"] += len(victims)
         if len(victims) < n:
             inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
@@ -293,24 +290,28 @@ class HDI(Policy):
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
+        ages, watch = self._ages, self._ages.watch
+        clock = ages.clock
         ours = 0
-        watch = self._ages.watch
+        sizes: list[tuple[int, int]] = []
         for segment in path:
-            self._ages.take(segment)
-            bin = self._ages.bin(segment)
+            size = segment.size
+            bin = ages.bin(segment)
             watch.end(segment, bin)
             segment.owner = None
             if not segment.keys or segment.keys[0] not in stored:
                 ours += len(segment.keys)
-                self._hazards.reuse(segment.kind, bin, segment.size)
-                self._reused(segment)
+                self._hazards.reuse(segment.kind, bin, size)
+                if not segment.reads and segment.parent:
+                    segment.parent.branches_reused += 1
                 segment.reads += 1
                 segment.kind = _shared(segment.reads)
-            segment.last = self._ages.clock
+            segment.last = clock
             watch.begin(segment)
-        for segment in reversed(path):
-            self._ages.put(segment)
-        sizes = [(segment.number, segment.size) for segment in reversed(path)]
+            sizes.append((segment.number, size))
+        for segment in path:
+            ages.put(segment)
+        sizes.reverse()
         self._rival.count(ours, self._rival.shadow.use(sizes), sum(size for _, size in sizes))
 
     def _reused(self, segment: AgedSegment) -> None:
@@ -323,7 +324,6 @@ class HDI(Policy):
             self._reclass(segment, _REMNANT)
 
     def _reclass(self, segment: AgedSegment, kind: int) -> None:
-        self._ages.take(segment)
         segment.kind = kind
         self._ages.watch.change(segment)
         self._ages.put(segment)
@@ -352,7 +352,8 @@ class HDI(Policy):
 
     def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
         tail = self._tree.cut(segment, n)
-        self._set_ghost(segment, array("q", map(hash, tail)) + segment.ghost)
+        hashes = array("q", map(hash, tail))
+        self._set_ghost(segment, hashes + segment.ghost if segment.ghost else hashes)
         self._ghosts.move_to_end(segment.number)
         if not segment.keys:
             self._emptied(segment)
@@ -370,12 +371,11 @@ class HDI(Policy):
 
     def _emptied(self, segment: AgedSegment) -> None:
         """Its last resident block is gone; its parent may be a leaf now."""
-        self._ages.take(segment)
         parent = segment.parent
         if parent:
             parent.live -= 1
             if not parent.live and parent.keys:
-                self._ages.put(parent, first=parent.last == segment.last)
+                self._ages.put(parent)
 
     def _set_ghost(self, segment: AgedSegment, ghost: "array[int]") -> None:
         if segment.ghost and self._ghost_at.get(segment.ghost[0]) == segment.number:
@@ -391,7 +391,6 @@ class HDI(Policy):
     def _part_ghost(self, segment: AgedSegment) -> AgedSegment:
         """Part the resident blocks, which are used, from the evicted ones behind them, which are not."""
         head = self._split(segment, len(segment.keys))
-        self._ages.take(segment)
         self._ages.put(head)
         return head
 
@@ -409,13 +408,12 @@ class HDI(Policy):
     def _trim(self) -> None:
         while self._ghost_blocks > self.GHOSTS * self.capacity:
             segment = self._tree.segments[next(iter(self._ghosts))]
-            self._set_ghost(segment, array("q"))
+            self._set_ghost(segment, NO_GHOST)
             self._ages.watch.change(segment)
             if not segment.keys:
                 self._remove(segment)
 
     def _remove(self, segment: AgedSegment) -> None:
-        self._ages.take(segment)
         self._ages.watch.end(segment, self._ages.bin(segment))
         self._ghosts.pop(segment.number, None)
         self._rival.shadow.forget(segment.number)
@@ -423,8 +421,8 @@ class HDI(Policy):
 
     def _rank(self) -> None:
         hazards = self._hazards
-        lru = np.broadcast_to(LRU_INDEX, hazards.index.shape)
-        self._ages.rank(lru if self._rival.leads else hazards.index)
+        self._index: list[list[float]] = hazards.index.tolist()
+        self._ages.rank(np.broadcast_to(LRU_INDEX, hazards.index.shape) if self._rival.leads else hazards.index)
         self._worth: list[float] = np.where(hazards.ever < 0.5, hazards.index[:, 0], np.inf).tolist()
         self._worst = min(self._worth)
 
@@ -447,7 +445,5 @@ def _shared(reads: int) -> int:
 
 
 def _behind(tail: Sequence[Key], keep: Set[Key]) -> int:
-    """How many of the last blocks are free to leave, up to the last one that is not."""
-    if keep.isdisjoint(tail):
-        return len(tail)
+    """How many of the last blocks are free to leave, up to the last one that is not; one is not."""
     return next(n for n, key in enumerate(reversed(tail)) if key in keep)
