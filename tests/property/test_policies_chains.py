@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from kvloft import BlockPool, Request
 from kvloft.policies import BUILTIN
+from kvloft.policies.chained import Chained, _Receding
 from kvloft.policies.hdi import HDI
+from kvloft.policies.lru import LRU
 from kvloft.testing.policies import PolicyLaws
 
 CLOSED = [*(f"{name}+chains" for name in sorted(BUILTIN)), "hdi"]
@@ -89,3 +91,62 @@ def test_the_trees_of_hdi_are_consistent(paths: list[tuple[list[int], int, bool]
             assert segment.live == len(children)
         assert sum(len(segment.ghost) for segment in segments.values()) == policy._ghost_blocks <= Small.GHOSTS * 10
         assert {n for n, segment in segments.items() if segment.ghost} == set(policy._ghosts)
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_a_batch_is_one_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there are as many chains as blocks to evict, what a policy looks at does not grow with the cache."""
+    asked = 0
+    contains = _Receding.__contains__
+
+    def count(self: _Receding, key: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return contains(self, key)
+
+    monkeypatch.setattr(_Receding, "__contains__", count)
+    work = []
+    for chains in (100, 400):
+        pool = BlockPool(8 * chains, f"{name}+chains")
+        for number in range(chains):
+            serve(pool, keys_of([number] * 8), Request(number), 1, slow=False)
+        asked = 0
+        serve(pool, keys_of([-1] * 64), Request("new"), 1, slow=False)
+        assert len(pool) == 8 * chains
+        work.append(asked)
+    assert work[1] <= work[0] + 64 <= 64 * 12
+
+
+def test_the_name_says_which_policy_runs_in_this_mode() -> None:
+    pools = [BlockPool(8, policy) for policy in ("lru+chains", "s3-fifo+chains")]
+    assert [pool.policy.name for pool in pools] == ["lru+chains", "s3-fifo+chains"]
+
+
+def test_what_a_policy_spares_stands_in_for_what_it_took_before_it() -> None:
+    """A policy that passes by the first that it could have: what comes before that one may not leave without it."""
+
+    class Capricious(LRU):
+        name = "capricious"
+
+        def evict(self, n, keep, offer):
+            free = [key for key in self._queue.keys() if key not in keep]  # noqa: SIM118
+            victims = free[-n:]
+            self.forget(victims)
+            return victims
+
+    pool = BlockPool(12, Chained(Capricious(12)))
+    serve(pool, keys_of([0, 0, 0, 0]), Request(1), 1, slow=False)
+    serve(pool, keys_of([0, 0, 1, 1]), Request(2), 1, slow=False)
+    serve(pool, keys_of([2, 2, 2, 2]), Request(3), 1, slow=False)
+    for number in range(3, 9):
+        plan = pool.prepare_store(keys_of([number] * 3), Request(number))
+        assert plan is not None
+        pool.complete_store(plan.keys, Request(number))
+        pool.finish(Request(number))
+        assert not [key for key in resident(pool) if len(key) > 1 and key[:-1] not in pool]
+        assert pool.stats().lists == {"lru": len(pool)}
+
+
+def resident(pool: BlockPool) -> list[tuple[int, ...]]:
+    """Every block that the pool has, by what its policy knows."""
+    return list(pool.policy._tree.home)

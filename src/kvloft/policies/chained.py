@@ -17,15 +17,25 @@ class Chained(Policy):
     A use of a block is a use of all blocks before it, whether they were looked up or not: what the GPU still had does not
     make a prefix's head look colder than its tail. When a store fails in the middle of a chain, what is behind it stays
     until its turn comes.
+
+    One call of the policy evicts as many blocks as there are ends, or fewer; as it goes through its order, what comes before
+    a block that leaves may leave as well. Where it spares a block that it could have had, and takes one before it, the one
+    that was taken comes back as a new one and the other leaves.
     """
 
     name = "chains"
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy.capacity)
+        self.name = f"{policy.name}+chains"  # type: ignore[misc]
         self.policy = policy
         self.evictions = policy.evictions
+        self._begin()
+
+    def _begin(self) -> None:
         self._tree: ChainTree[Segment] = ChainTree(Segment)
+        self._ends: dict[Key, None] = {}
+        """Last blocks of segments with nothing behind them."""
 
     def accept(self, offer: Offer, need: int) -> int:
         return self.policy.accept(offer, need)
@@ -52,8 +62,16 @@ class Chained(Policy):
         self.policy.admit(offer)
         for run, before in runs(offer.keys, offer):
             parent = self._tree.of(before) if before is not None else None
-            if parent and parent.owner == (offer.request.id,) and parent.keys[-1] == before and not parent.live:
+            if (
+                parent
+                and before is not None
+                and parent.owner == (offer.request.id,)
+                and parent.keys[-1] == before
+                and not parent.live
+            ):
+                del self._ends[before]
                 self._tree.extend(parent, run)
+                self._ends[run[-1]] = None
                 continue
             if parent is None:
                 parent = self._tree.root
@@ -62,6 +80,9 @@ class Chained(Policy):
             segment = self._tree.add(run, parent)
             segment.owner = (offer.request.id,)
             parent.live += 1
+            if parent.keys:
+                self._ends.pop(parent.keys[-1], None)
+            self._ends[segment.keys[-1]] = None
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         self.policy.commit(keys, request)
@@ -76,10 +97,15 @@ class Chained(Policy):
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims: list[Key] = []
         while len(victims) < n:
-            ends = _Ends(self._tree, keep)
-            chosen = self.policy.evict(1, ends, offer._replace(keys=offer.keys[len(victims) :]))
+            free = len(self._ends) - sum(map(self._ends.__contains__, keep))
+            view = _Receding(self._tree, keep)
+            asked = offer._replace(keys=offer.keys[len(victims) :])
+            chosen = self.policy.evict(min(n - len(victims), free), view, asked) if free else []
             if not chosen:
                 raise PolicyError(f"policy {self.policy.name!r} found none of the ends of chains that may leave; law 1")
+            if len(view.gone) > len(chosen):
+                named = {*chosen}
+                chosen = self._stand_in(chosen, [key for key in view.gone if key not in named])
             self._drop(chosen)
             victims += chosen
         return victims
@@ -90,10 +116,27 @@ class Chained(Policy):
 
     def clear(self) -> None:
         self.policy.clear()
-        self._tree = ChainTree(Segment)
+        self._begin()
 
     def sizes(self) -> dict[str, int]:
         return self.policy.sizes()
+
+    def _stand_in(self, chosen: Sequence[Key], spared: Sequence[Key]) -> list[Key]:
+        """Victims that leave nothing behind: some that the policy has spared, for those it has taken before them."""
+        leaving = dict.fromkeys(chosen)
+        back: list[Key] = []
+        for key in spared:
+            first = next(filter(leaving.__contains__, self._before(key)), None)
+            if first is not None:
+                del leaving[first]
+                leaving[key] = None
+                back.append(first)
+        if back:
+            self.policy.forget([key for key in spared if key in leaving])
+            nobody = Request(object())
+            self.policy.admit(Offer(back, nobody, back))
+            self.policy.finish((), frozenset(), nobody)
+        return list(leaving)
 
     def _before(self, key: Key) -> list[Key]:
         """Resident blocks before one, head first."""
@@ -106,25 +149,49 @@ class Chained(Policy):
         return [key for part in reversed(parts) for key in part]
 
     def _drop(self, keys: Sequence[Key]) -> None:
+        for key in filter(self._ends.__contains__, keys):
+            del self._ends[key]
         for segment, _ in self._tree.drop(keys):
             if not segment.keys:
-                if segment.parent:
-                    segment.parent.live -= 1
                 self._tree.remove(segment)
+                if not segment.parent:
+                    continue
+                segment = segment.parent
+                segment.live -= 1
+            if segment.keys and not segment.live:
+                self._ends[segment.keys[-1]] = None
 
 
-class _Ends(Set[Key]):
-    """The blocks that may not leave now: those to be kept, and those that others are behind."""
+class _Receding(Set[Key]):
+    """The blocks that may not leave now: those to be kept, and those that others are behind. One that may leave counts as
+    gone as soon as it was asked for, so that what comes before it may follow."""
 
     def __init__(self, tree: ChainTree[Segment], keep: Set[Key]) -> None:
         self._tree = tree
         self._keep = keep
+        self.gone: dict[Key, None] = {}
+        self._left: dict[int, int] = {}
+        """By segment: its blocks that are not gone, ..."""
+        self._live: dict[int, int] = {}
+        """... and its children with any."""
 
     def __contains__(self, key: object) -> bool:
+        if key in self.gone:
+            return False
         if key in self._keep:
             return True
         segment = self._tree.of(key)
-        return segment is not None and bool(segment.live or segment.keys[-1] != key)
+        if segment is None:
+            return False
+        left = self._left.get(segment.number, len(segment.keys))
+        if self._live.get(segment.number, segment.live) or segment.keys[left - 1] != key:
+            return True
+        self.gone[key] = None
+        self._left[segment.number] = left - 1
+        parent = segment.parent
+        if left == 1 and parent:
+            self._live[parent.number] = self._live.get(parent.number, parent.live) - 1
+        return False
 
     def __iter__(self) -> Iterator[Key]:
         return (key for key in self._tree.home if key in self)

@@ -153,7 +153,7 @@ class HDI(Policy):
         left: list[AgedSegment] = []
         while len(victims) < n and (segment := self._ages.take()):
             wanted = segment.keys[len(victims) - n :]
-            if free := len(wanted) if keep.isdisjoint(wanted) else _behind(wanted, keep):
+            if free := _behind(wanted, keep):
                 index = self._index[segment.kind][self._ages.bin(segment)]
                 self._price += (index - self._price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
@@ -445,5 +445,7 @@ def _shared(reads: int) -> int:
 
 
 def _behind(tail: Sequence[Key], keep: Set[Key]) -> int:
-    """How many of the last blocks are free to leave, up to the last one that is not; one is not."""
-    return next(n for n, key in enumerate(reversed(tail)) if key in keep)
+    """How many of the last blocks are free to leave, up to the last one that is not."""
+    if isinstance(keep, set | frozenset) and keep.isdisjoint(tail):
+        return len(tail)
+    return next((n for n, key in enumerate(reversed(tail)) if key in keep), len(tail))
