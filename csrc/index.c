@@ -17,13 +17,13 @@ enum { MISS, PENDING, HIT };
 
 /* Slots leave as an array of integers: nothing has to be made for each of them. */
 
+PyObject *array_type;
+
 static PyObject *
 new_array(Py_ssize_t count, Py_buffer *view)
 {
-    PyObject *module = PyImport_ImportModule("array");
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-    PyObject *array = module && bytes ? PyObject_CallMethod(module, "array", "sO", "q", bytes) : NULL;
-    Py_XDECREF(module);
+    PyObject *array = bytes ? PyObject_CallFunction(array_type, "sO", "q", bytes) : NULL;
     Py_XDECREF(bytes);
     if (array && PyObject_GetBuffer(array, view, PyBUF_WRITABLE) < 0)
         Py_CLEAR(array);
@@ -294,6 +294,7 @@ index_drop(Index *self, PyObject *args, PyObject *names)
     for (Py_ssize_t i = 0; array && i < batch.count; i++) {
         uint32_t number = batch.numbers[i];
         Entry *entry = &self->keys.entries[number];
+        batch_ahead(&batch, i);
         ((int64_t *)view.buf)[i] = number;
         if (!entry->key)
             continue; /* named twice */

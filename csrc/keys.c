@@ -6,16 +6,20 @@
 #define GROUP 32 /* keys whose memory is asked for together */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Zeroed memory, in huge pages where it is large: a random access to small ones waits for their addresses as well. */
+/* Zeroed memory. What is large lies in huge pages, for a random access to small ones waits for their addresses as well, and is
+ * touched now: a first touch may take the kernel milliseconds. */
 static void *
 allocate(size_t count, size_t size)
 {
-    void *memory = calloc(count ? count : 1, size);
-    size_t start = ((size_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), end = ((size_t)memory + count * size) & ~(HUGE_PAGE - 1);
+    void *memory = NULL;
+    if (count * size < HUGE_PAGE)
+        memory = calloc(count + 1, size);
+    else if (posix_memalign(&memory, HUGE_PAGE, count * size) == 0) {
+        (void)madvise(memory, count * size, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
+        memset(memory, 0, count * size);
+    }
     if (!memory)
         PyErr_NoMemory();
-    else if (start < end)
-        (void)madvise((void *)start, end - start, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
     return memory;
 }
 
@@ -25,12 +29,6 @@ static inline uint32_t
 tag_of(Py_hash_t hash)
 {
     return (uint32_t)(((uint64_t)hash * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
-}
-
-static inline uint32_t
-home_of(const Keys *keys, uint32_t tag)
-{
-    return (uint32_t)(((uint64_t)tag * keys->places) >> 32);
 }
 
 static inline uint32_t
@@ -48,7 +46,7 @@ distance(const Keys *keys, uint32_t from, uint32_t to)
 static void
 put_slot(Keys *keys, Slot slot)
 {
-    uint32_t at = home_of(keys, slot.tag);
+    uint32_t at = keys_home(keys, slot.tag);
     while (keys->slots[at].taken)
         at = after(keys, at);
     keys->slots[at] = slot;
@@ -60,7 +58,7 @@ empty_slot(Keys *keys, uint32_t at)
 {
     for (uint32_t next = after(keys, at); keys->slots[next].taken; next = after(keys, next)) {
         Slot slot = keys->slots[next];
-        if (distance(keys, home_of(keys, slot.tag), next) >= distance(keys, at, next)) {
+        if (distance(keys, keys_home(keys, slot.tag), next) >= distance(keys, at, next)) {
             keys->slots[at] = slot;
             at = next;
         }
@@ -194,7 +192,7 @@ same(PyObject *held, PyObject *key)
 static Py_ssize_t
 find_slot(const Keys *keys, PyObject *key, uint32_t tag)
 {
-    for (uint32_t at = home_of(keys, tag);; at = after(keys, at)) {
+    for (uint32_t at = keys_home(keys, tag);; at = after(keys, at)) {
         Slot slot = keys->slots[at];
         if (!slot.taken)
             return at;
@@ -220,25 +218,6 @@ keys_find(Keys *keys, PyObject *key, uint32_t *number)
     return at < 0 ? -1 : 0;
 }
 
-/* Ask for the memory that a search for these tags will look at. */
-static void
-prefetch(const Keys *keys, const uint32_t *tags, Py_ssize_t count)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Slot slot = keys->slots[home_of(keys, tags[i])];
-        if (slot.taken)
-            __builtin_prefetch(&keys->entries[slot.taken - 1]);
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Slot slot = keys->slots[home_of(keys, tags[i])];
-        if (slot.taken && slot.tag == tags[i]) {
-            const char *key = (const char *)keys->entries[slot.taken - 1].key;
-            __builtin_prefetch(key);
-            __builtin_prefetch(key + sizeof(PyBytesObject) + 32);
-        }
-    }
-}
-
 /* Hashing and comparing may run code that changes the list that was given. */
 PyObject *
 batch_item(const Batch *batch, Py_ssize_t at)
@@ -249,28 +228,60 @@ batch_item(const Batch *batch, Py_ssize_t at)
     return NULL;
 }
 
-static int
-find_group(Batch *batch, Py_ssize_t start, Py_ssize_t count)
+/* The first key with this tag, most likely the one that is sought; NONE if there is none. */
+static uint32_t
+find_tag(const Keys *keys, uint32_t tag)
 {
-    const Keys *keys = batch->keys;
-    uint32_t *tags = batch->tags + start;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *key = batch_item(batch, start + i);
+    uint32_t at = keys_home(keys, tag);
+    while (keys->slots[at].taken && keys->slots[at].tag != tag)
+        at = after(keys, at);
+    return keys->slots[at].taken - 1;
+}
+
+static int
+hash_group(const Batch *batch, Py_ssize_t start, Py_ssize_t end)
+{
+    for (Py_ssize_t i = start; i < end; i++) {
+        PyObject *key = batch_item(batch, i);
         Py_hash_t hash = key ? PyObject_Hash(key) : -1;
         Py_XDECREF(key);
         if (hash == -1)
             return -1;
-        tags[i] = tag_of(hash);
-        __builtin_prefetch(&keys->slots[home_of(keys, tags[i])]);
+        batch->tags[i] = tag_of(hash);
+        keys_ahead(batch->keys, batch->tags[i]);
     }
-    prefetch(keys, tags, count);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *key = batch_item(batch, start + i);
-        Py_ssize_t at = key ? find_slot(keys, key, tags[i]) : -1;
+    return 0;
+}
+
+/* Each step asks for the memory that the next one looks at, for all keys of the group: slots, entries, keys. */
+static int
+find_group(Batch *batch, Py_ssize_t start, Py_ssize_t end)
+{
+    const Keys *keys = batch->keys;
+    if (hash_group(batch, start, end) < 0)
+        return -1;
+    for (Py_ssize_t i = start; i < end; i++) {
+        batch->numbers[i] = find_tag(keys, batch->tags[i]);
+        if (batch->numbers[i] != NONE)
+            __builtin_prefetch(&keys->entries[batch->numbers[i]]);
+    }
+    for (Py_ssize_t i = start; i < end; i++)
+        if (batch->numbers[i] != NONE) {
+            const char *key = (const char *)keys->entries[batch->numbers[i]].key;
+            __builtin_prefetch(key);
+            __builtin_prefetch(key + sizeof(PyBytesObject) + 32);
+        }
+    for (Py_ssize_t i = start; i < end; i++) {
+        if (batch->numbers[i] == NONE)
+            continue;
+        PyObject *key = batch_item(batch, i);
+        int is = key ? same(keys->entries[batch->numbers[i]].key, key) : -1;
+        Py_ssize_t at = is == 0 ? find_slot(keys, key, batch->tags[i]) : is;
         Py_XDECREF(key);
         if (at < 0)
             return -1;
-        batch->numbers[start + i] = keys->slots[at].taken - 1;
+        if (is == 0)
+            batch->numbers[i] = keys->slots[at].taken - 1;
     }
     return 0;
 }
@@ -289,7 +300,7 @@ batch_find(Batch *batch, Keys *keys, PyObject *items)
         PyErr_NoMemory();
     batch->numbers = batch->tags + batch->count;
     for (Py_ssize_t start = 0; start < batch->count && found == 0; start += GROUP)
-        found = find_group(batch, start, Py_MIN(batch->count - start, GROUP));
+        found = find_group(batch, start, Py_MIN(batch->count, start + GROUP));
     if (found < 0)
         batch_free(batch);
     return found;
@@ -360,6 +371,22 @@ distinct(PyObject *Py_UNUSED(module), PyObject *given)
     PyObject *list = once ? PySequence_List(once) : NULL;
     Py_XDECREF(once);
     return list;
+}
+
+PyObject *
+ascending(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    PyObject *values = PyObject_GetIter(given), *value;
+    long long last = LLONG_MIN;
+    bool ascends = true;
+    while (values && ascends && (value = PyIter_Next(values))) {
+        long long number = value == Py_None ? -1 : PyLong_AsLongLong(value);
+        ascends = value != Py_None && number >= last && !(number == -1 && PyErr_Occurred());
+        Py_DECREF(value);
+        last = number;
+    }
+    Py_XDECREF(values);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(ascends);
 }
 
 bool
@@ -451,8 +478,11 @@ int
 batch_add(Batch *batch, bool strict)
 {
     Py_ssize_t done = 0;
-    while (done < batch->count && add_one(batch, done, strict) == 0)
-        done++;
+    for (; done < batch->count; done++) {
+        batch_ahead(batch, done);
+        if (add_one(batch, done, strict) < 0)
+            break;
+    }
     if (done == batch->count)
         return 0;
     while (done--)
@@ -466,7 +496,7 @@ batch_add(Batch *batch, bool strict)
 PyObject *
 keys_remove(Keys *keys, uint32_t number, uint32_t tag)
 {
-    uint32_t at = home_of(keys, tag);
+    uint32_t at = keys_home(keys, tag);
     while (keys->slots[at].taken != number + 1)
         at = after(keys, at);
     empty_slot(keys, at);

@@ -82,6 +82,36 @@ PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
 
 PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
 
+/* The slot where the search for a key begins. */
+static inline uint32_t
+keys_home(const Keys *keys, uint32_t tag)
+{
+    return (uint32_t)(((uint64_t)tag * keys->places) >> 32);
+}
+
+/* Ask for the slots that a search will look at: some at the end of a cache line go on in the next. */
+static inline void
+keys_ahead(const Keys *keys, uint32_t tag)
+{
+    const Slot *home = &keys->slots[keys_home(keys, tag)];
+    __builtin_prefetch(home);
+    __builtin_prefetch(home + 4);
+}
+
+/* Ask for what a change of a later key will need: a large batch does not stay in the cache after it was found. */
+static inline void
+batch_ahead(const Batch *batch, Py_ssize_t at)
+{
+    at += 8;
+    if (at < batch->count) {
+        keys_ahead(batch->keys, batch->tags[at]);
+        if (batch->numbers[at] != NONE)
+            __builtin_prefetch(&batch->keys->entries[batch->numbers[at]], 1);
+    }
+}
+
+PyObject *ascending(PyObject *module, PyObject *values); /* whether no integer is less than the one before */
+
 /* Which keys to pick: what is known of one, NULL if it is not in, and whatever else the choice depends on. */
 typedef bool (*Choice)(const Entry *entry, unsigned detail);
 PyObject *keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail); /* a list, in the order given */
@@ -102,6 +132,7 @@ int batch_add(Batch *batch, bool strict); /* numbers: of keys added; NONE: it wa
 PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
 void keys_give_back(Keys *keys, uint32_t number);
 
+extern PyObject *array_type; /* Python's array.array */
 extern PyTypeObject IndexType, AnswersType, QueuesType;
 
 #endif

@@ -3,6 +3,7 @@
 
 static PyMethodDef functions[] = {
     {"distinct", distinct, METH_O, NULL},
+    {"ascending", ascending, METH_O, NULL},
     {NULL},
 };
 
@@ -17,6 +18,11 @@ PyMODINIT_FUNC
 PyInit__table(void)
 {
     if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0)
+        return NULL;
+    PyObject *arrays = PyImport_ImportModule("array");
+    array_type = arrays ? PyObject_GetAttrString(arrays, "array") : NULL;
+    Py_XDECREF(arrays);
+    if (!array_type)
         return NULL;
     PyObject *made = PyModule_Create(&module);
     if (made && (PyModule_AddObjectRef(made, "Index", (PyObject *)&IndexType) < 0 ||

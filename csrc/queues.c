@@ -187,6 +187,7 @@ move(Queues *self, PyObject *given, Py_ssize_t queue)
     if (keys_may_change(&self->keys) < 0 || batch_find_all(&batch, &self->keys, given) < 0)
         return NULL;
     for (Py_ssize_t i = 0; i < batch.count; i++) {
+        batch_ahead(&batch, i);
         uint32_t number = batch.numbers[i], own = self->keys.entries[number].queue;
         leave_queue(self, number);
         enter_queue(self, number, queue < 0 ? own : (uint32_t)queue);
@@ -217,13 +218,15 @@ queues_remove(Queues *self, PyObject *given)
     Batch batch;
     if (keys_may_change(&self->keys) < 0 || batch_find_all(&batch, &self->keys, given) < 0)
         return NULL;
-    for (Py_ssize_t i = 0; i < batch.count; i++)
-        if (self->keys.entries[batch.numbers[i]].key) { /* not if named twice */
-            leave_queue(self, batch.numbers[i]);
-            PyObject *key = keys_remove(&self->keys, batch.numbers[i], batch.tags[i]);
-            keys_give_back(&self->keys, batch.numbers[i]);
-            Py_DECREF(key);
-        }
+    for (Py_ssize_t i = 0; i < batch.count; i++) {
+        batch_ahead(&batch, i);
+        if (!self->keys.entries[batch.numbers[i]].key)
+            continue; /* named twice */
+        leave_queue(self, batch.numbers[i]);
+        PyObject *key = keys_remove(&self->keys, batch.numbers[i], batch.tags[i]);
+        keys_give_back(&self->keys, batch.numbers[i]);
+        Py_DECREF(key);
+    }
     batch_free(&batch);
     Py_RETURN_NONE;
 }

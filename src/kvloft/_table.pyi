@@ -20,6 +20,13 @@ Answer = TypeVar("Answer")
 def distinct(keys: Iterable[Key]) -> list[Key]:
     """Each of the keys once, in the order in which they come first. Always a new list."""
 
+def ascending(values: Iterable[int | None]) -> bool:
+    """Whether no value is less than the one before it, and none is None.
+
+    Raises:
+        OverflowError: one has more than 64 bits.
+    """
+
 class Index:
     """Which block is in which of `capacity` slots, and what it is used for.
 

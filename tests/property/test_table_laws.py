@@ -111,6 +111,8 @@ class QueuesMachine(RuleBasedStateMachine):
     def they_are_lists(self) -> None:
         assert [self.queues.keys(queue) for queue in range(3)] == [list(naive) for naive in self.naive]
         assert [self.queues.size(queue) for queue in range(3)] == list(map(len, self.naive))
+        assert [self.queues.newest(queue) for queue in range(3)] == [next(reversed(naive), None) for naive in self.naive]
+        assert all(self.queues.queue(one) == queue for queue, naive in enumerate(self.naive) for one in naive)
         assert len(self.queues) == sum(map(len, self.naive))
         assert all((key(number) in self.queues) == any(key(number) in naive for naive in self.naive) for number in KEYS)
 
@@ -209,6 +211,7 @@ class IndexMachine(RuleBasedStateMachine):
         answer = self.index.answers("miss", "pending", "hit")
         told = [answer(one, "the request") for one in keys]
         assert told == ["miss" if one not in self.slot else "pending" if one in self.writing else "hit" for one in keys]
+        assert [self.index.state(one) for one in keys] == [("miss", "pending", "hit").index(one) for one in told]
         assert self.index.leading(keys) == next((at for at, state in enumerate(told) if state != "hit"), len(keys))
         assert self.index.present(keys) == [one for one in keys if one in self.slot]
         assert self.index.absent(keys) == [one for one in keys if one not in self.slot]

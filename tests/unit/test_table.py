@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvloft._table import Index, Queues
+from kvloft._table import Index, Queues, ascending, distinct
 
 
 class Wild:
@@ -200,3 +200,24 @@ def test_slots_come_in_order_and_a_chain_that_left_tail_first_is_replaced_in_ord
     assert list(index.take("abcdef")) == [0, 1, 2, 3, 4, 5]
     index.drop("dcb")
     assert list(index.take("xyz")) == [1, 2, 3]
+
+
+def test_each_key_once_in_the_order_of_its_first_place() -> None:
+    assert distinct(iter("abcab")) == ["a", "b", "c"]
+    assert distinct(["x", 1, True, 1.0, 2**61 - 1, 0]) == ["x", 1, 2**61 - 1, 0], "equal hashes, equal or not"
+    given = ["a", "b"]
+    assert distinct(given) == given and distinct(given) is not given
+    with pytest.raises(TypeError, match="unhashable"):
+        distinct(["a", []])
+
+
+def test_whether_values_ascend() -> None:
+    assert ascending([]) and ascending([3]) and ascending([-1, 0, 0, 7])
+    assert not ascending([1, 0]) and not ascending([1, None, 2]) and not ascending([None])
+    for wrong in (["a"], [2**63], 7, map(fail_at, [1])):
+        with pytest.raises((TypeError, OverflowError, ZeroDivisionError)):
+            ascending(wrong)
+
+
+def fail_at(value: int) -> int:
+    return value // 0

@@ -17,7 +17,7 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   those nearest to its tail leave first.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from itertools import filterfalse
 from math import floor
 
@@ -75,13 +75,13 @@ class ARC(Policy):
                 b2 -= 1
         return lessons
 
-    def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
-        """Whose turn it is to make room for each of the newcomers: so often that of T1, then so often that of T2, then
-        once that of T1 again, then that of T2."""
+    def _choices(self, target: float, newcomers: Sequence[Key], hits: Collection[Key]) -> tuple[int, int]:
+        """Whose turn it is to make room for each of the newcomers, of which some are ghosts: so often that of T1, then so
+        often that of T2, then once that of T1 again, then that of T2."""
         size = self._residents.size(ONCE)
         t1 = min(max(0, size - floor(target)), len(newcomers))
         rest = newcomers[t1:]
-        returning = self._ghosts.present(rest, AGAIN) if size - t1 == target else ()
+        returning = self._ghosts.present(rest, AGAIN) if hits and size - t1 == target else ()
         return t1, rest.index(returning[0]) if returning else len(rest)
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
@@ -119,8 +119,8 @@ class ARC(Policy):
         self._residents.touch(used)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        target = self._lessons.expected(self._moves(offer).values())
-        t1, t2 = self._choices(target, offer.keys[-n:])
+        moves = self._moves(offer)
+        t1, t2 = self._choices(self._lessons.expected(moves.values()), offer.keys[-n:], moves)
         wanted = t1 + (t1 + t2 < n)
         oldest = self._residents.oldest
         victims1 = oldest(wanted, keep, ONCE)
@@ -199,7 +199,7 @@ class ARCvLLM(ARC):
         of_b1 = {*self._ghosts.present(hits, ONCE)}
         return {key: max(1.0, b2 / b1) if key in of_b1 else -max(1.0, b1 / b2) for key in hits}
 
-    def _choices(self, target: float, newcomers: Sequence[Key]) -> tuple[int, int]:
+    def _choices(self, target: float, newcomers: Sequence[Key], hits: Collection[Key]) -> tuple[int, int]:
         t1 = min(max(0, self._residents.size(ONCE) - int(target) + 1), len(newcomers))
         return t1, len(newcomers) - t1
 

@@ -42,7 +42,7 @@ class Lessons:
 
     def settle(self, keys: Iterable[Key], success: bool) -> list[Key]:
         """Stores of these blocks have ended; one that failed teaches nothing. Returns those with a lesson."""
-        taught = list(filter(self._numbers.__contains__, keys))
+        taught = list(filter(self._numbers.__contains__, keys)) if self._numbers else []
         for number in map(self._numbers.pop, taught):
             if number >= self._learned:
                 self._settled[number - self._learned] = True

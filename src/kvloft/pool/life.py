@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from kvloft._table import Index, Queues
+from kvloft._table import Index, Queues, ascending
 from kvloft.request import Key, Request
 
 
@@ -37,7 +37,7 @@ class Life:
     def read(self, keys: Sequence[Key]) -> int:
         """Note blocks found ready; how many of them are new to this request. Reading what it stored itself, or what was
         fetched for it, is no reuse."""
-        new = self.chain.absent(keys)
+        new = self.chain.absent(keys) if self.chain else list(keys)
         self.chain.add(new)
         self.reused += [key for key in new if key not in self.fetched] if self.fetched else new
         return len(new)
@@ -97,12 +97,12 @@ class Life:
         """Its chain, as far as it is resident, head to tail: by the request's own positions where it knows them all, else as
         first named."""
         chain = resident.present(self.chain.keys())
-        if self.request.position is None:
+        if self.request.position is None or ascending(map(self.request.position, chain)):
             return chain
         positions = [at for at in map(self.request.position, chain) if at is not None]
-        if len(positions) == len(chain) and positions != sorted(positions):
-            chain = [key for _, key in sorted(zip(positions, chain, strict=True), key=itemgetter(0))]
-        return chain
+        if len(positions) < len(chain):
+            return chain
+        return [key for _, key in sorted(zip(positions, chain, strict=True), key=itemgetter(0))]
 
     def stored(self, chain: Sequence[Key]) -> set[Key]:
         """Those of `chain` that it only stored itself."""

@@ -143,16 +143,17 @@ class BlockPool:
         offered = distinct(keys)
         index = self._index
         new = index.absent(offered)
+        resident = index.present(offered) if len(new) < len(offered) else []
         life = self._lives.get(request.id) or Life(request)
         offer = Offer(new, request, offered, life.parent(), life.taught(new))
         shield: Collection[Key] = ()
         if not fetch:
-            offer, shield = self._worth(offer, life)
+            offer, shield = self._worth(offer, life, resident)
             new = list(offer.keys)
         need = len(new) - index.free
         evicted: list[Key] = []
         if need > 0:
-            keep = self._kept(offered, life, shield)
+            keep = self._kept(resident, life, shield)
             if need > len(index) - len(keep):
                 self._refuse(need, len(new))
                 return None
@@ -164,8 +165,8 @@ class BlockPool:
             self.counters.declined += len(offer.declined)
         if life.finished:
             life.finished = False
-        if len(new) < len(offered):
-            life.read(index.ready(offered))
+        if resident:
+            life.read(index.ready(resident))
         if not fetch:
             self.counters.misses += len(new) - len(offer.repeat)
         taken = index.take(new)
@@ -352,7 +353,7 @@ class BlockPool:
 
     # Steps.
 
-    def _worth(self, offer: Offer, life: Life) -> tuple[Offer, Collection[Key]]:
+    def _worth(self, offer: Offer, life: Life, resident: list[Key]) -> tuple[Offer, Collection[Key]]:
         """What of an offer is to be stored: all of it, or a head, as far as policy and rule find it worth the room; and what
         may not leave for it."""
         count = len(offer.keys)
@@ -364,7 +365,7 @@ class BlockPool:
             count = self._hinted.accept(offer, need)
             if self.admission:
                 shield = self.admission.shield(offer, need + life.displaced)
-                keep = self._kept(offer.offered, life, shield)
+                keep = self._kept(resident, life, shield)
                 count = min(count, self._index.free + len(self._index) - len(keep))
         if count < len(offer.keys):
             named = {*offer.keys[:count]}
@@ -375,11 +376,9 @@ class BlockPool:
             )
         return offer, shield
 
-    def _kept(self, offered: Sequence[Key], life: Life, shield: Iterable[Key] = ()) -> set[Key]:
-        """Residents that must not leave to make room for this offer."""
-        keep = {*self._index.busy()}
-        for blocks in (offered, life.chain.keys(), shield):
-            keep.update(self._index.present(blocks))
+    def _kept(self, offered: list[Key], life: Life, shield: Iterable[Key] = ()) -> set[Key]:
+        """Residents that must not leave to make room for an offer with these among it."""
+        keep = {*self._index.busy(), *offered, *self._index.present(life.chain.keys()), *self._index.present(shield)}
         return self._hinted.protect(keep)
 
     def _evict(self, n: int, keep: set[Key], offer: Offer) -> list[Key]:
