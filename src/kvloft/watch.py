@@ -20,10 +20,13 @@ from kvloft.metric_names import (
     POLICY_BLOCKS,
     REFUSED,
     STORED,
+    TENANT_BLOCKS,
+    TIER_JOB_SECONDS,
     TIER_MEDIUM,
     TIER_OPEN,
     TIER_SIZE,
     TIER_TRANSFERS,
+    WAITING_SECONDS,
 )
 
 try:
@@ -32,6 +35,10 @@ except ImportError as error:
     raise MissingExtra("top", "reading /metrics") from error
 
 Labels: TypeAlias = tuple[str, ...]
+
+SOURCES = "vllm:prompt_tokens_cached_by_source"
+_OLDEST = (WAITING_SECONDS, TIER_JOB_SECONDS)
+"""Of several engines the oldest counts, not the sum."""
 
 # The label by which each metric is told apart; engines and models are summed up.
 _BY_LABEL = {
@@ -45,6 +52,9 @@ _BY_LABEL = {
     TIER_OPEN: ("tier", "course"),
     CASCADE: ("what",),
     OUTCOMES: ("what",),
+    TENANT_BLOCKS: ("tenant", "what"),
+    TIER_JOB_SECONDS: ("tier",),
+    SOURCES: ("source",),
 }
 
 
@@ -86,7 +96,8 @@ def parse(text: str, at: float) -> Reading:
             if sample.name not in (name, f"{name}_total"):
                 continue
             labels = tuple(sample.labels.get(label, "") for label in _BY_LABEL.get(name, ()))
-            values[name][labels] += sample.value
+            known = values[name][labels]
+            values[name][labels] = max(known, sample.value) if name in _OLDEST else known + sample.value
     return Reading(at, values)
 
 
@@ -125,6 +136,15 @@ class TierView:
     """Blocks that came up, a second."""
     stored: float
     """Blocks that went down, a second."""
+    bytes_read: float
+    """From the medium, a second."""
+    bytes_written: float
+    evicted: float
+    """Blocks that left the medium for others, a second."""
+    pending: float
+    """Blocks on their way, or waiting to go down, now."""
+    oldest_seconds: float
+    """Age of the oldest job that it has not answered."""
     missed: float
     """Loads that found nothing or nothing valid, a second."""
     dropped: float
@@ -149,6 +169,8 @@ class View:
     engine_hit_share_ever: float | None
     """The same since the engine started."""
     host_hit_share_ever: float | None
+    sources: Mapping[str, float]
+    """Of the tokens of all prompts, those that came from each place: device, host, disk, ..."""
     hits: float
     stored: float
     evicted: Mapping[str, float]
@@ -161,6 +183,10 @@ class View:
     """Bytes between the engine and host memory: "load" and "store"."""
     waiting: float
     """Requests that wait for blocks to come up."""
+    waiting_seconds: float
+    """For how long the one that has waited longest has."""
+    tenants: Mapping[str, Mapping[str, float]]
+    """Blocks a second, "loaded" and "stored", by tenant; those with most first. Empty if requests name none."""
     tiers: tuple[TierView, ...] = field(default_factory=tuple)
 
 
@@ -195,6 +221,11 @@ def compare(before: Reading, now: Reading) -> View:
             capacity_bytes=now.get(TIER_SIZE, name, "capacity_bytes"),
             loaded=what("load_ok"),
             stored=what("store_ok"),
+            bytes_read=grown(TIER_MEDIUM, name, "bytes_read") / seconds,
+            bytes_written=grown(TIER_MEDIUM, name, "bytes_written") / seconds,
+            evicted=grown(TIER_MEDIUM, name, "evicted") / seconds,
+            pending=sum(now.get(TIER_SIZE, name, one) for one in ("loading", "storing", "queued")),
+            oldest_seconds=now.get(TIER_JOB_SECONDS, name),
             missed=what("load_miss"),
             dropped=what(*dropped),
             failed=what("load_failed", "store_failed"),
@@ -202,6 +233,12 @@ def compare(before: Reading, now: Reading) -> View:
             left_alone=tuple(course for (owner, course), open_ in courses.items() if owner == name and open_),
         )
 
+    def tenants() -> dict[str, dict[str, float]]:
+        names = {labels[0] for labels in now.all(TENANT_BLOCKS)}
+        rates = {name: {what: grown(TENANT_BLOCKS, name, what) / seconds for what in ("loaded", "stored")} for name in names}
+        return dict(sorted(rates.items(), key=lambda item: (-sum(item[1].values()), item[0])))
+
+    prompts = grown("vllm:prompt_tokens")
     start = Reading(0.0, {})
     engine = ("vllm:prefix_cache_hits", "vllm:prefix_cache_queries")
     host = ("vllm:external_prefix_cache_hits", "vllm:external_prefix_cache_queries")
@@ -212,6 +249,9 @@ def compare(before: Reading, now: Reading) -> View:
         host_hit_share=share(*host, before),
         engine_hit_share_ever=share(*engine, start),
         host_hit_share_ever=share(*host, start),
+        sources={
+            source: tokens / prompts for (source,) in now.all(SOURCES) if prompts and (tokens := grown(SOURCES, source))
+        },
         hits=grown(HITS) / seconds,
         stored=grown(STORED) / seconds,
         evicted=rates(EVICTED),
@@ -221,5 +261,7 @@ def compare(before: Reading, now: Reading) -> View:
         lists=sizes(POLICY_BLOCKS),
         moved={way: grown(f"vllm:kv_offload_{way}_bytes") / seconds for way in ("load", "store")},
         waiting=now.get(CASCADE, "waiting"),
+        waiting_seconds=now.get(WAITING_SECONDS),
+        tenants=tenants(),
         tiers=tuple(tier(name) for name in names),
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 from serving import ROUNDS
 
-from kvloft.metric_names import BLOCKS, TIER_SIZE
+from kvloft.metric_names import BLOCKS, METRICS, TIER_SIZE, Where
 from kvloft.watch import Unreachable, compare, parse, read
 
 
@@ -113,8 +114,10 @@ def subscriber(server: str) -> Subscriber:
     return Subscriber(server)
 
 
-def complete(url: str, model: Path, prompt: list[int]) -> None:
+def complete(url: str, model: Path, prompt: list[int], tenant: str = "") -> None:
     body = {"model": str(model), "prompt": prompt, "max_tokens": 4, "temperature": 0.0, "ignore_eos": True}
+    if tenant:
+        body["kv_transfer_params"] = {"kvloft": {"tenant": tenant}}
     asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     urllib.request.urlopen(asked, timeout=60).read()
 
@@ -123,7 +126,7 @@ def complete(url: str, model: Path, prompt: list[int]) -> None:
 def test_top_tells_what_a_server_did(server, subscriber, models):
     before = read(server)
     for [prompt] in ROUNDS:
-        complete(server, models["llama"], prompt)
+        complete(server, models["llama"], prompt, "team a")
     view = compare(before, read(server))
     assert view.host_hit_share == view.host_hit_share_ever
     assert 0.3 < view.host_hit_share < 0.7
@@ -132,6 +135,8 @@ def test_top_tells_what_a_server_did(server, subscriber, models):
     assert view.moved["load"] > 0 and view.moved["store"] > 0
     assert view.capacity == sum(view.blocks[state] for state in ("free", "writing", "ready")) == 512
     assert view.lists["t1"] + view.lists["t2"] == view.blocks["ready"]
+    assert view.sources["host"] > 0.3 and "disk" not in view.sources
+    assert list(view.tenants) == ["team a"] and view.tenants["team a"]["loaded"] == pytest.approx(view.hits)
     [tier] = view.tiers
     assert tier.name == "disk" and tier.capacity_bytes == 64 << 20 and tier.left_alone == ()
 
@@ -166,6 +171,16 @@ def test_kv_events_tell_what_lies_in_host_memory_and_on_disk(server, subscriber,
     assert subscriber.places["CPU", None] == subscriber.places["STORAGE", "disk"]
 
 
+@pytest.mark.xdist_group("engine")
+def test_every_metric_of_a_server_is_in_the_table(server, models):
+    complete(server, models["llama"], ROUNDS[0][0], "team a")
+    with urllib.request.urlopen(f"{server}/metrics", timeout=60) as answer:
+        kinds = dict(re.findall(r"^# TYPE (vllm:kvloft_\w+) (\w+)$", answer.read().decode(), re.M))
+    told = {name.removesuffix("_total"): kind for name, kind in kinds.items() if not name.endswith("_created")}
+    expected = {metric.name: str(metric.kind) for metric in METRICS if metric.where is not Where.STOCK}
+    assert told == expected
+
+
 def test_nothing_listens_there():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -186,3 +201,16 @@ def test_engines_of_one_server_are_summed():
     text = '# TYPE vllm:kvloft_blocks gauge\nvllm:kvloft_blocks{engine="0",state="free"} 3.0\n'
     now = parse(text + 'vllm:kvloft_blocks{engine="1",state="free"} 4.0\n', 1.0)
     assert now.get("vllm:kvloft_blocks", "free") == 7.0
+
+
+def test_numbers_of_several_engines_are_summed_and_ages_are_not():
+    kinds = {"waiting_seconds": "gauge", "cascade": "gauge", "tenant_blocks": "counter"}
+    lines = [f"# TYPE vllm:kvloft_{name} {kind}" for name, kind in kinds.items()]
+    for engine, age in (("0", 3.0), ("1", 5.0)):
+        lines.append(f'vllm:kvloft_waiting_seconds{{engine="{engine}"}} {age}')
+        lines.append(f'vllm:kvloft_cascade{{engine="{engine}",what="waiting"}} 2.0')
+        lines.append(f'vllm:kvloft_tenant_blocks_total{{engine="{engine}",tenant="t{engine}",what="stored"}} {age}')
+    view = compare(parse("", 0.0), parse("\n".join(lines) + "\n", 2.0))
+    assert (view.waiting, view.waiting_seconds) == (4.0, 5.0)
+    assert view.tenants == {"t1": {"loaded": 0.0, "stored": 2.5}, "t0": {"loaded": 0.0, "stored": 1.5}}
+    assert list(view.tenants) == ["t1", "t0"]

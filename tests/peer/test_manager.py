@@ -311,6 +311,20 @@ def test_every_metric_reaches_prometheus():
     assert value("vllm:kv_offload_stores_skipped_total") == 9
 
 
+def test_tenants_have_numbers_of_their_own_as_long_as_they_are_few():
+    manager = KvloftManager(64)
+    for at in range(40):
+        context = ReqContext(f"r{at}", kv_transfer_params={"kvloft": {"tenant": f"t{at}"}})
+        store(manager, context, keys_of(at))
+        manager.prepare_load(keys_of(at), context)
+        manager.complete_load(set(keys_of(at)), context)
+    store(manager, request(manager, "nobody's"), keys_of(50))
+    value = published([manager.get_stats()], {"spec_name": "KvloftSpec", "spec_module_path": "kvloft.vllm"})
+    assert value("vllm:kvloft_tenant_blocks_total", tenant="t0", what="loaded") == 1
+    assert value("vllm:kvloft_tenant_blocks_total", tenant="t39", what="stored") is None
+    assert value("vllm:kvloft_tenant_blocks_total", tenant=metrics.OTHERS, what="stored") == 8
+
+
 def test_every_metric_is_declared():
     declared = metrics.metric_definitions({"store_threshold": 2})
     manager = KvloftManager(1, "arc", store_threshold=2)

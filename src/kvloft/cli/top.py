@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from kvloft.watch import TierView, View
 
 
+_TENANTS = 5
+"""Those with most blocks are shown."""
+
+
 def top(
     urls: Annotated[list[str], typer.Argument(help='Where vLLM listens, such as "localhost:8000"; several may be given.')],
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two readings.")] = 2.0,
@@ -55,6 +59,7 @@ def top(
 
 
 def _panel(url: str, view: "View") -> "RenderableType":
+    from rich.markup import escape
     from rich.panel import Panel
     from rich.table import Table
 
@@ -64,6 +69,9 @@ def _panel(url: str, view: "View") -> "RenderableType":
     engine = f"engine {_share(view.engine_hit_share)} (ever {_share(view.engine_hit_share_ever)})"
     host = f"kvloft {_share(view.host_hit_share)} (ever {_share(view.host_hit_share_ever)})"
     table.add_row("[dim]hits[/]", f"{engine}   {host}")
+    if view.sources:
+        shares = "   ".join(f"{source} {share:.1%}" for source, share in view.sources.items())
+        table.add_row("[dim]of prompts[/]", shares)
     table.add_row(
         "[dim]blocks/s[/]", f"loaded {view.hits:,.1f}   stored {view.stored:,.1f}   {_rates('evicted', view.evicted)}"
     )
@@ -75,9 +83,13 @@ def _panel(url: str, view: "View") -> "RenderableType":
     lists = "   ".join(f"{name} {size:,.0f}" for name, size in view.lists.items())
     table.add_row("[dim]lists[/]", lists or "none")
     if view.tiers:
-        table.add_row("[dim]waiting[/]", f"{view.waiting:,.0f} requests for blocks from below")
+        oldest = f", the longest {view.waiting_seconds:.1f} s" if view.waiting else ""
+        table.add_row("[dim]waiting[/]", f"{view.waiting:,.0f} requests for blocks from below{oldest}")
     for tier in view.tiers:
         table.add_row(f"[dim]{tier.name}[/]", _tier(tier))
+    for name, rates in list(view.tenants.items())[:_TENANTS]:
+        moved = f"loaded {rates['loaded']:,.1f}/s   stored {rates['stored']:,.1f}/s"
+        table.add_row("[dim]tenant[/]", f"{escape(name)}   {moved}")
     return Panel(table, title=url, title_align="left", subtitle=f"last {view.seconds:.1f} s", subtitle_align="right")
 
 
@@ -88,6 +100,10 @@ def _tier(tier: "TierView") -> str:
     of = f" of {format_size(int(tier.capacity_bytes))}" if tier.capacity_bytes else ""
     state = f"[bold red]left alone: {', '.join(tier.left_alone)}[/]" if tier.left_alone else "[green]in use[/]"
     text = f"{state}   {size}{of}   up {tier.loaded:,.1f}/s   down {tier.stored:,.1f}/s   missed {tier.missed:,.1f}/s"
+    text += f"\nread {format_size(int(tier.bytes_read))}/s   written {format_size(int(tier.bytes_written))}/s"
+    text += f"   evicted {tier.evicted:,.1f}/s   pending {tier.pending:,.0f}"
+    if tier.oldest_seconds:
+        text += f", the oldest {tier.oldest_seconds:.1f} s"
     if tier.dropped:
         text += f"   [yellow]dropped {tier.dropped:,.1f}/s[/]"
     if tier.failed:

@@ -39,6 +39,8 @@ class LinkStats:
     """Blocks that wait to go down."""
     trips: int
     """How often a breaker opened."""
+    oldest_job_seconds: float
+    """Age of the oldest job without an answer."""
     counters: dict[str, int]
     """Blocks so far, by what became of them: load_ok, load_miss, load_failed, store_ok, store_dropped, store_failed,
     present (not stored, it had them), dropped_backpressure, dropped_gone (left host memory too soon), dropped_open (it
@@ -53,6 +55,8 @@ class CascadeStats:
 
     waiting: int
     """Requests told to wait."""
+    waiting_seconds: float
+    """For how long the one that has waited longest has."""
     wanted: int
     """Blocks that wait for room, or for a tier to know of them."""
     loading: int
@@ -208,11 +212,13 @@ class Cascade:
 
     def stats(self) -> CascadeStats:
         """Sizes and counters now."""
+        now = self._clock()
         return CascadeStats(
             **self._up.sizes(),
+            waiting_seconds=self._up.waiting_seconds(now),
             counters=dict(self._up.counters),
             prefill_tokens_per_second=self.prefill.tokens_per_second,
-            tiers={link.name: self._link_stats(link) for link in self._links},
+            tiers={link.name: self._link_stats(link, now) for link in self._links},
         )
 
     def close(self) -> bool:
@@ -257,13 +263,14 @@ class Cascade:
             drained &= link.tier.drain(max(0.0, until - self._clock()))
         return drained
 
-    def _link_stats(self, link: Link) -> LinkStats:
+    def _link_stats(self, link: Link, now: float) -> LinkStats:
         return LinkStats(
             loads=link.breakers[Course.UP].state,
             stores=link.breakers[Course.DOWN].state,
             loading=link.busy[Course.UP],
             storing=link.busy[Course.DOWN],
             queued=self._down.queued(link),
+            oldest_job_seconds=link.oldest(now),
             trips=sum(breaker.trips for breaker in link.breakers.values()),
             counters=dict(link.counters),
             tier=link.tier.stats(),

@@ -103,6 +103,11 @@ class Link:
         """Whether an answer is expected soon; overdue ones come when they come."""
         return bool(self._jobs)
 
+    def oldest(self, now: float) -> float:
+        """Age of the oldest job without an answer, overdue ones included; 0 if there is none."""
+        jobs = [next(iter(jobs.values())) for jobs in (self._jobs, self._overdue) if jobs]
+        return max((now - job.since for job in jobs), default=0.0)
+
     def look(self, keys: Sequence[Key], now: float) -> list[Presence]:
         """What the tier knows of blocks; nothing if it cannot tell."""
         try:

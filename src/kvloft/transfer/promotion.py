@@ -340,6 +340,11 @@ class Promoter:
         """Whether a step may bring something nearer."""
         return bool(self._hungry or self._probes or self._loads.queued)
 
+    def waiting_seconds(self, now: float) -> float:
+        """For how long the request that has waited longest has."""
+        since = min((wait.deadline for wait in self._waits.values()), default=now + self._config.pending_seconds)
+        return max(0.0, now - (since - self._config.pending_seconds))
+
     def sizes(self) -> dict[str, int]:
         """Requests and blocks, by what they are doing."""
         return {

@@ -128,6 +128,7 @@ class KvloftManager(OffloadingManager):
             self._recording.served(req_context, plan.keys)
         if self._transfers is not None and plan.keys:
             self._transfers.loading(req_context.req_id, len(plan.keys))
+        self._metrics.note_tenant(request_of(req_context).tenant, "loaded", len(plan.keys))
         if len(plan.keys) == len(keys):
             return _spec(plan.slots)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
@@ -164,6 +165,7 @@ class KvloftManager(OffloadingManager):
             return None
         if self._transfers is not None and plan.keys:
             self._transfers.storing(plan.keys)
+        self._metrics.note_tenant(request_of(req_context).tenant, "stored", len(plan.keys))
         return PrepareStoreOutput(_offload_keys(plan.keys), _spec(plan.slots), _offload_keys(plan.evicted))
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:

@@ -4,6 +4,7 @@ The stock manager's CPU metrics keep their names and meanings, so that dashboard
 `vllm:kvloft_*` (vLLM lists and unregisters only what begins with "vllm:"). Counters are in blocks unless said otherwise.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -22,25 +23,21 @@ from kvloft.metric_names import (
     IGNORED_HINTS,
     LATE,
     LOADED,
+    METRICS,
     MISSES,
     POLICY_BLOCKS,
     REFUSED,
     RESETS,
     STORED,
+    TENANT_BLOCKS,
+    Kind,
+    Where,
 )
 from kvloft.telemetry import Counters, Stats
 
-_COUNTERS = {
-    HITS: "Blocks handed to a load, once per request and block.",
-    MISSES: "Blocks accepted for storing because they were not resident, once per request and block.",
-    DECLINED: "Blocks left out of accepted stores, because policy or admission rule found them not worth the room.",
-    LOADED: "Blocks whose load has completed.",
-    STORED: "Blocks whose store has completed.",
-    FAILED: "Blocks whose store has failed; their slots were freed.",
-    LATE: "Blocks named in completions that came twice, after a reset, or from somebody who did not own them.",
-    IGNORED_HINTS: "Malformed hints of requests, which were ignored.",
-    RESETS: "Resets of the cache.",
-}
+_TENANTS_MOST = 32
+"""Tenants that have numbers of their own; Prometheus keeps each label's for ever."""
+OTHERS = "(others)"
 
 
 def metric_definitions(extra_config: Mapping[str, Any]) -> dict[str, OffloadingMetricMetadata]:
@@ -52,31 +49,20 @@ def metric_definitions(extra_config: Mapping[str, Any]) -> dict[str, OffloadingM
     from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
     definitions: dict[str, OffloadingMetricMetadata] = CPUOffloadingSpec.build_metric_definitions(dict(extra_config))
-    for name, documentation in _COUNTERS.items():
-        definitions[name] = OffloadingCounterMetadata(documentation=documentation)
-    definitions[REFUSED] = OffloadingCounterMetadata(
-        documentation=(
-            "Stores (calls, not blocks) refused, by reason: size (larger than the pool), busy (too much is being written "
-            "or read), protected (what is left belongs to the same request)."
-        ),
-        labelnames=("reason",),
-    )
-    definitions[EVICTED] = OffloadingCounterMetadata(
-        documentation="Blocks evicted, by the list, queue or segment of the policy they sat in.", labelnames=("list",)
-    )
-    definitions[BLOCKS] = OffloadingGaugeMetadata(
-        documentation=(
-            "Blocks of host memory by state: free, writing (a store is in flight), ready (readable); these three sum to "
-            "the capacity. pinned: those of ready that a transfer is reading."
-        ),
-        labelnames=("state",),
-    )
-    definitions[POLICY_BLOCKS] = OffloadingGaugeMetadata(
-        documentation="Blocks in each list, queue or segment of the policy. ghost...: remembered, not resident.",
-        labelnames=("list",),
-    )
-    definitions[CAPACITY] = OffloadingGaugeMetadata(documentation="Blocks that host memory can hold.")
-    return definitions
+    return definitions | definitions_of(Where.HOST)
+
+
+def definitions_of(where: Where) -> dict[str, OffloadingMetricMetadata]:
+    """Definitions of all metrics that are reported there."""
+    kinds: dict[Kind, type[OffloadingMetricMetadata]] = {
+        Kind.COUNTER: OffloadingCounterMetadata,
+        Kind.GAUGE: OffloadingGaugeMetadata,
+    }
+    return {
+        metric.name: kinds[metric.kind](documentation=metric.meaning, labelnames=metric.labels)
+        for metric in METRICS
+        if metric.where is where
+    }
 
 
 class MetricsReporter:
@@ -90,6 +76,18 @@ class MetricsReporter:
         self._counters = Counters()
         self._evicted: dict[str, int] = {}
         self._generation = 0
+        self._tenants: dict[str, None] = {}
+        self._of_tenants: Counter[tuple[str, str]] = Counter()
+
+    def note_tenant(self, tenant: str, what: str, blocks: int) -> None:
+        """A request of this tenant has "loaded" or "stored" so many blocks."""
+        if tenant and blocks:
+            if tenant not in self._tenants:
+                if len(self._tenants) >= _TENANTS_MOST:
+                    tenant = OTHERS
+                else:
+                    self._tenants[tenant] = None
+            self._of_tenants[tenant, what] += blocks
 
     def note_allocation(self, blocks: int) -> None:
         """A store asked for so many blocks, whether or not it got them."""
@@ -119,6 +117,9 @@ class MetricsReporter:
         for name, counts, earlier in ((REFUSED, now.refused, before.refused), (EVICTED, stats.evicted, self._evicted)):
             for label, increase in _increases(counts, earlier):
                 report.increase_counter(name, increase, (label,))
+        for labels, increase in self._of_tenants.items():
+            report.increase_counter(TENANT_BLOCKS, increase, labels)
+        self._of_tenants.clear()
         self._counters, self._evicted, self._generation = deepcopy(now), stats.evicted, stats.generation
         self._set_gauges(report, stats)
         for blocks in self._allocations:

@@ -11,9 +11,7 @@ from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,
     Medium,
-    OffloadingCounterMetadata,
     OffloadingEvent,
-    OffloadingGaugeMetadata,
     OffloadingMetricMetadata,
     OffloadKey,
     ReqContext,
@@ -21,17 +19,17 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from kvloft.metric_names import DISK_TIER, DISK_TIER_SIZE, Where
 from kvloft.settings.stock import read_stock_disk
 from kvloft.tiers.base import Buffer, Presence, Status
 from kvloft.tiers.salted import Salted
+from kvloft.vllm.metrics import definitions_of
 from kvloft.vllm.namespace import namespace_of
 
 _RESULTS = {Presence.HIT: LookupResult.HIT, Presence.MISS: LookupResult.MISS, Presence.UNKNOWN: LookupResult.RETRY}
 _SHUN_SECONDS = 10.0
 """For how long a block that the medium failed to deliver is a miss. Asked again at once it would fail again, for ever."""
 _SHUNNED_MOST = 100_000
-_COUNTERS = "vllm:kvloft_disk_tier"
-_SIZES = "vllm:kvloft_disk_tier_size"
 
 
 class DiskTier(SecondaryTierManager):
@@ -142,15 +140,7 @@ class DiskTier(SecondaryTierManager):
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         """What `get_stats` may report."""
-        return {
-            _COUNTERS: OffloadingCounterMetadata(
-                documentation="What kvloft's disk tier counts: stored, loaded, missed, corrupt, evicted, bytes_read, ...",
-                labelnames=("what",),
-            ),
-            _SIZES: OffloadingGaugeMetadata(
-                documentation="Of kvloft's disk tier: blocks, bytes, capacity_bytes.", labelnames=("what",)
-            ),
-        }
+        return definitions_of(Where.STOCK)
 
     def get_stats(self) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -158,11 +148,11 @@ class DiskTier(SecondaryTierManager):
         report, stats = OffloadingConnectorStats(), self.tier.stats()
         for what, count in stats.counters.items():
             if count > self._told.get(what, 0):
-                report.increase_counter(_COUNTERS, count - self._told.get(what, 0), (what,))
+                report.increase_counter(DISK_TIER, count - self._told.get(what, 0), (what,))
                 self._told[what] = count
         sizes = {"blocks": stats.blocks, "bytes": stats.bytes, "capacity_bytes": stats.capacity_bytes or 0}
         for what, size in sizes.items():
-            report.set_gauge(_SIZES, size, (what,))
+            report.set_gauge(DISK_TIER_SIZE, size, (what,))
         return report
 
     # Steps.
