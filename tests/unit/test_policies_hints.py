@@ -1,5 +1,8 @@
 """Hints: read without failing, executed with any policy."""
 
+from collections.abc import Callable
+from cProfile import Profile
+
 import pytest
 
 from kvloft import BlockPool, Request
@@ -120,6 +123,60 @@ def test_a_tenant_over_its_quota_makes_room_itself(policy: str) -> None:
     for number in range(10):
         serve(pool, chain(f"greedy {number}", 2), Request(2 + number, tenant="greedy"))
     assert pool.match_prefix(chain("modest", 6)) == 6
+
+
+def calls(act: Callable[[], object]) -> int:
+    """How many functions are called, those of C included."""
+    profile = Profile()
+    profile.enable()
+    act()
+    profile.disable()
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def pinned(chains: int) -> BlockPool:
+    """Half of the blocks are pinned, and the oldest of all."""
+    pool = BlockPool(8 * chains, "lru")
+    for number in range(chains):
+        serve(pool, chain(f"{number}", 8), Request(number, pin_until=2e9 if number < chains // 2 - 1 else None))
+    return pool
+
+
+def dead_before_the_living(chains: int) -> BlockPool:
+    """Conversations are over, but each has a branch behind it that is not."""
+    pool = BlockPool(8 * chains, "lru")
+    for number in range(chains // 2):
+        serve(pool, chain(f"{number}", 8), Request((number, 1), session=f"{number}"))
+        serve(pool, chain(f"{number}'s", 8, chain(f"{number}", 8)), Request((number, 2), session=f"other {number}"))
+        serve(pool, chain(f"{number}", 8), Request((number, 3), session=f"{number}", last=True))
+    return pool
+
+
+def tenants_before_others(chains: int) -> BlockPool:
+    """A tenant that is over its quota has stored what others go on from."""
+    pool = BlockPool(8 * chains, "lru", quotas={"": 0.1})
+    for number in range(chains // 2):
+        serve(pool, chain(f"{number}", 8), Request((number, 1)))
+        serve(pool, chain(f"{number}'s", 8, chain(f"{number}", 8)), Request((number, 2), tenant="other"))
+    return pool
+
+
+@pytest.mark.parametrize("made", [pinned, dead_before_the_living, tenants_before_others])
+def test_hints_cost_what_is_evicted_and_passed_by(made: Callable[[int], BlockPool]) -> None:
+    """And not what there is: a store takes as many steps in a cache eight times as large."""
+    small, large = made(20), made(160)
+    counts = [calls(lambda pool=pool: serve(pool, chain("new", 8), Request("new"))) for pool in (small, large)]
+    assert counts[1] <= 1.1 * counts[0]
+
+
+def test_deadlines_that_are_put_off_take_no_room() -> None:
+    clock = Clock()
+    pool = BlockPool(8, "lru", clock=clock)
+    for number in range(2000):
+        clock.now += 1
+        serve(pool, chain("a", 4), Request(number, ttl=10**6, pin_until=clock.now + 10**6, priority=3))
+    hinted = pool._hinted
+    assert max(len(times._heap) for times in (hinted._expiries, hinted._pins, hinted._holds)) < 100
 
 
 def test_reading() -> None:

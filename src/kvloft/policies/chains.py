@@ -6,6 +6,7 @@ requests, so touching a prefix of thousands of blocks costs in segments, and no 
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import filterfalse
 from typing import Generic, Self, TypeVar
 
 from kvloft.policies.base import Offer
@@ -93,7 +94,10 @@ class ChainTree(Generic[AnySegment]):
             lost.setdefault(self.home.pop(key), set()).add(key)
         for number, gone in lost.items():
             segment = self.segments[number]
-            segment.keys = tuple(key for key in segment.keys if key not in gone)
+            head = segment.keys[: -len(gone)]
+            if not gone.issuperset(segment.keys[len(head) :]):
+                head = tuple(filterfalse(gone.__contains__, segment.keys))
+            segment.keys = head
         return [(self.segments[number], len(gone)) for number, gone in lost.items()]
 
     def remove(self, segment: AnySegment) -> None:

@@ -13,7 +13,7 @@ from kvloft.errors import BlockNotReady, ConfigError
 from kvloft.policies import Offer, Policy, make_policy
 from kvloft.policies.admission import Admission
 from kvloft.policies.base import evict_checked
-from kvloft.policies.hints import Hinted
+from kvloft.policies.hinted import Hinted
 from kvloft.pool.life import Life
 from kvloft.request import Key, Request
 from kvloft.telemetry import Counters, Event, EventKind, Stats
