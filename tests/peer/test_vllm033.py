@@ -1,4 +1,4 @@
-"""The manager-level peer tests again, with vLLM 0.33."""
+"""The manager-level peer tests and those of the spec again, with vLLM 0.33."""
 
 import os
 import subprocess
@@ -20,7 +20,8 @@ def test_manager_level_tests_pass_with_vllm_0_33():
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    tests = sorted(HERE.glob("test_manager*.py")) + sorted(HERE.glob("test_stock*.py"))
+    spec = HERE.parent / "unit/test_vllm_spec.py"
+    tests = [*sorted(HERE.glob("test_manager*.py")), *sorted(HERE.glob("test_stock*.py")), spec]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env |= {"KVLOFT_PEER": vllm033.VERSION, "PYTHONPATH": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, tests)]

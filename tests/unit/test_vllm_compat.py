@@ -1,10 +1,13 @@
 """Which vLLM we run with, and what we say to others."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import kvloft
 from kvloft.errors import MissingExtra, UnsupportedVersion
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -24,6 +27,12 @@ def test_supported_versions(version, release):
 def test_other_versions_are_told_the_range(version):
     with pytest.raises(UnsupportedVersion, match=r"supports vLLM 0\.32 and 0\.33.*pip install 'vllm>=0\.32,<0\.34'"):
         parse_release(version)
+
+
+def test_only_one_module_asks_which_version_it_is():
+    folder = Path(kvloft.__file__).parent / "vllm"
+    asking = {path.name for path in folder.glob("*.py") if re.search(r"RELEASE\s*(?:[<>=!]=?|in)\s", path.read_text())}
+    assert asking == {"compat.py"}
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 
+from vllm.platforms import current_platform
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
@@ -23,7 +24,7 @@ from kvloft import __version__
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
 from kvloft.vllm import KvloftSpec
-from kvloft.vllm.compat import join_logging
+from kvloft.vllm.compat import RELEASE, join_logging
 
 MakeSpec = Callable[..., Any]
 
@@ -92,6 +93,14 @@ def test_the_log_comes_out_where_that_of_vllm_does(monkeypatch: pytest.MonkeyPat
 def test_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvloft.settings.spec.total_memory", lambda: 10 << 20)
     assert make_spec(cpu_bytes_to_use="80%").get_manager().pool.capacity == (8 << 20) // 12288
+
+
+def test_what_vllm_publishes_of_host_memory() -> None:
+    [facts] = make_spec(ranks=3, cpu_bytes_to_use="1MiB").get_manager().config_info()
+    if RELEASE < (0, 33):
+        assert facts == {}
+    else:
+        assert (facts["cpu_num_chunks"], facts["cpu_blocks_per_chunk"], facts["cpu_kv_cache_size_bytes"]) == (32, 2, 1 << 20)
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -166,6 +175,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 def test_latent_attention_is_refused_on_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     """There vLLM goes on from loaded blocks to other tokens, whatever moved the bytes."""
+    if not current_platform.is_cpu():
+        pytest.skip("another platform")
     model = SimpleNamespace(use_mla=True, model="some/model")
     monkeypatch.setattr("kvloft.vllm.spec.engine_config", lambda: SimpleNamespace(model_config=model))
     (problem,) = problems(cpu_bytes_to_use="1MiB")

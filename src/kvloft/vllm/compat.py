@@ -19,6 +19,8 @@ except ImportError as error:
     raise MissingExtra("vllm", "kvloft.vllm") from error
 
 RELEASE = parse_release(vllm_version)
+TELLS_OF_FLUSH = RELEASE >= (0, 33)
+"""Whether vLLM tells, by `on_reset_flushed`, that the worker's transfers from before a reset have ended."""
 
 from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey, ReqContext  # noqa: E402
 
@@ -40,6 +42,11 @@ def failed_store_events(keys: Sequence[OffloadKey], medium: Medium) -> list[Offl
     if RELEASE < (0, 33):
         return []
     return [OffloadingEvent(keys=list(keys), medium=medium, removed=True, metadata_only=True)]  # type: ignore[call-arg]
+
+
+def memory_facts(spec: Any) -> Any:
+    """What 0.33 publishes of host memory on its info metric, as its spec knows it; 0.32 has no such metric."""
+    return spec.cpu_info if RELEASE >= (0, 33) else None
 
 
 def engine_config() -> Any:

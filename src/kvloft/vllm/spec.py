@@ -20,7 +20,7 @@ from kvloft.settings.spec import HOST, read_spec
 from kvloft.tiers import Tier
 from kvloft.tiers.settings import TierPlan
 from kvloft.transfer import Arena
-from kvloft.vllm.compat import engine_config, join_logging
+from kvloft.vllm.compat import engine_config, join_logging, memory_facts
 from kvloft.vllm.manager import KvloftManager
 from kvloft.vllm.metrics import metric_definitions
 from kvloft.vllm.namespace import namespace_of
@@ -71,6 +71,7 @@ class KvloftSpec(CPUOffloadingSpec):
                 "store_threshold": self.extra_config["store_threshold"],
                 "max_tracker_size": self.extra_config["max_tracker_size"],
                 "cache_policy_module_path": self.cache_policy_module_path,
+                "info": memory_facts(self),
                 "recording": self._recording(),
                 "chunk_bytes": self.kv_bytes_per_chunk,
             }

@@ -27,7 +27,7 @@ from kvloft.tiers.base import Buffer, Tier
 from kvloft.tiers.salted import Salted
 from kvloft.transfer.cascade import Cascade
 from kvloft.transfer.limits import CascadeConfig
-from kvloft.vllm.compat import RELEASE
+from kvloft.vllm.compat import TELLS_OF_FLUSH
 from kvloft.vllm.manager import RESULTS, KvloftManager
 from kvloft.vllm.request import request_of
 from kvloft.vllm.tier_metrics import TierReporter
@@ -138,7 +138,7 @@ class TieredManager(KvloftManager):
             self.cascade.prefill.observe(self._computed, now - self._step_began)
         self._computed, self._step_began = 0, now
         self._steps += 1
-        while RELEASE < (0, 33) and self._resting and self._resting[0][0] <= self._steps:
+        while not TELLS_OF_FLUSH and self._resting and self._resting[0][0] <= self._steps:
             self.cascade.let_go(self._resting.popleft()[1])
         for identity in context.new_req_ids:
             request = self._live.get(identity)
