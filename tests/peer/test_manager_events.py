@@ -20,7 +20,9 @@ from kvloft.tiers.disk import DiskTier
 from kvloft.tiers.memory import MemoryTier
 from kvloft.tiers.wrappers import Faulty, Wrapper
 from kvloft.transfer.limits import CascadeConfig
+from kvloft.transfer.residency import Residency
 from kvloft.vllm import TieredManager
+from kvloft.vllm.compat import RELEASE
 
 BLOCK = 4096
 SLOTS = 12
@@ -107,6 +109,8 @@ class Engine:
 
     def reset(self) -> None:
         self.manager.reset_cache()
+        if RELEASE >= (0, 33):
+            self.manager.on_reset_flushed()
         if self.dice.random() < 0.5:
             self.index.hear(self.manager.take_events())
 
@@ -223,4 +227,5 @@ def test_nothing_is_kept_if_nobody_listens() -> None:
     tier = MemoryTier(1 << 20)
     manager = TieredManager([tier], lambda slot: memoryview(bytearray(BLOCK)), num_chunks=SLOTS)
     assert list(manager.take_events()) == []
-    assert tier._changes is None and not manager.cascade._links[0].observers
+    assert tier._changes is None
+    assert not any(isinstance(observer, Residency) for observer in manager.cascade._links[0].observers)
