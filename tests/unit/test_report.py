@@ -93,13 +93,14 @@ def test_other_endings_are_refused_before_the_work(tmp_path):
         (["replay", "--policy", "lru,optimum", "--capacity", "2"], "Ages at reuse"),
         (["replay", "--policy", "lru", "--capacity", "2", "--prefill-rate", "1000"], "TTFT 99 %"),
         (["curve", "--policy", "lru,optimum", "--capacity", "2"], "of the unique ones"),
-        (["curve", "--policy", "lru", "--capacity", "10", "--sample", "0.5", "--samples", "2"], "standard error"),
+        (["curve", "--policy", "lru", "--capacity", "100", "--sample", "0.5", "--samples", "2"], "standard error"),
     ],
 )
 def test_commands_write_report_plot_and_json(tmp_path, command, said):
     trace = tmp_path / "trace.jsonl"
     line = {"input_length": 1024, "output_length": 1}
-    lines = [{**line, "timestamp": 1000 * at, "hash_ids": [at % 8, 8 + at % 8]} for at in range(64)]
+    kinds = 8 if "--sample" not in command else 256
+    lines = [{**line, "timestamp": 1000 * at, "hash_ids": [at % kinds, kinds + at % kinds]} for at in range(8 * kinds)]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = {name: tmp_path / f"out.{name}" for name in ("html", "svg", "json")}
     outputs = ["--html", str(files["html"]), "--plot", str(files["svg"]), "--json", str(files["json"])]

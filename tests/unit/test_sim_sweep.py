@@ -167,8 +167,20 @@ def test_estimates_are_near_the_truth_and_say_how_near(path):
         assert 0 < result.error < 0.1
         assert abs(result.hit_ratio - exact.hit_ratio) < 4 * result.error + 0.02
     assert found == estimate(open_trace(path), ["lru", "arc"], sizes, 0.25, 4, seed=1, workers=1)
+    assert all(50 <= result.families <= 75 for result in found)
     with pytest.raises(ConfigError, match="at most 1"):
         estimate(open_trace(path), ["lru"], sizes, 0.3, 4)
+
+
+def test_samples_that_say_nothing_are_refused_and_small_ones_say_so(path, capsys):
+    sizes = [Capacity.parse("20%")]
+    with pytest.raises(ConfigError, match=r"0\.1 of \d+ request families are too few .*; give at least 0\.\d+"):
+        estimate(open_trace(path), ["lru"], sizes, 0.1, 4)
+    with pytest.raises(ConfigError, match="leave it out: replaying all is exact"):
+        estimate(open_trace(path), ["lru"], sizes, 0.01, 20)
+    with pytest.raises(SystemExit):
+        main(["curve", str(path), "--capacity", "20%", "--policy", "lru", "--sample", "0.25", "--jobs", "1"])
+    assert "below 400 the error is often larger" in capsys.readouterr().out
 
 
 def test_media_are_read_from_text():

@@ -9,7 +9,7 @@ from rich.table import Table
 from kvloft.config import format_size
 from kvloft.sim.latency import TimedResult
 from kvloft.sim.replay import ReplayResult
-from kvloft.sim.sample import SampledResult
+from kvloft.sim.sample import ENOUGH, SampledResult
 from kvloft.traces.trace import Trace
 
 
@@ -18,6 +18,11 @@ def print_estimates(console: Console, trace: Trace, results: Sequence[SampledRes
     _print_table(console, trace, results, lambda result: f"{result.hit_ratio:.1%}\n±{result.error:.1%}")
     first = results[0]
     console.print(f"Estimated from {first.samples} samples of {first.rate:.3g} of the trace each; ± is the standard error.")
+    if first.families < ENOUGH:
+        console.print(
+            f"Each sample has some {first.families:,} request families; below {ENOUGH} the error is often larger than "
+            "shown. Take a higher rate."
+        )
     if any(result.refused_stores for result in results):
         console.print("Some samples' caches were too small for a request; there the estimate is biased. Take a higher rate.")
     _print_notes(console, trace)

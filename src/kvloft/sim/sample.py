@@ -23,6 +23,10 @@ from kvloft.traces.event import TraceRequest
 from kvloft.traces.trace import Trace
 
 _FEW = 100
+_FEWEST = 50
+"""Families in a sample below which its error says nothing; see docs/figures.md."""
+ENOUGH = 400
+"""Families in a sample from which the true hit ratio lies within the error as often as it should."""
 
 
 class SampledResult(msgspec.Struct, frozen=True):
@@ -38,6 +42,8 @@ class SampledResult(msgspec.Struct, frozen=True):
     rate: float
     """Share of the request families in each sample."""
     samples: int
+    families: int
+    """Request families in each sample, on average. Below `ENOUGH` the error is too small more often than it should be."""
     sampled_blocks: int
     """Block accesses that were replayed, in all samples."""
     refused_stores: int
@@ -65,10 +71,14 @@ class Sample(Trace):
     def __iter__(self) -> Iterator[TraceRequest]:
         trunk, salt = self._trunk, self._salt
         for request in self._trace:
-            family = next((key for key in request.keys if key not in trunk), request.keys[-1] if request.keys else -1)
-            if self._low <= _mix(family ^ salt) < self._high:
+            if self._low <= _mix(_family(request, trunk) ^ salt) < self._high:
                 self.position = self._trace.position
                 yield request
+
+
+def _family(request: TraceRequest, trunk: frozenset[int]) -> int:
+    """The first block of a request that tells its family from others."""
+    return next((key for key in request.keys if key not in trunk), request.keys[-1] if request.keys else -1)
 
 
 def _mix(value: int) -> int:
@@ -122,11 +132,18 @@ def estimate(
         found: the trace's survey and trunk.
 
     Raises:
-        ConfigError: the samples do not fit into the trace, or as for `sweep`.
+        ConfigError: the samples do not fit into the trace, or have too few families to say anything, or as for `sweep`.
     """
     if samples < 2 or not 0 < rate * samples <= 1:
         raise ConfigError(f"sample: {samples} samples of {rate:g} each; give at least 2, of together at most 1")
     counted, trunk = found or find_trunk(trace)
+    families = len({_family(request, trunk) for request in trace})
+    if families * rate < _FEWEST:
+        enough = families / samples >= _FEWEST
+        hint = f"give at least {_FEWEST / families:.2g}" if enough else "leave it out: replaying all is exact"
+        raise ConfigError(
+            f"sample: {rate:g} of {families:,} request families are too few to estimate from (fewer than {_FEWEST}); {hint}"
+        )
     whole = [size.of(counted.unique) for size in sizes]
     small = [max(1, round(_smaller(size, len(trunk), rate))) for size in whole]
     runs = []
@@ -156,6 +173,7 @@ def estimate(
                 error=error,
                 rate=rate,
                 samples=samples,
+                families=round(families * rate),
                 sampled_blocks=blocks,
                 refused_stores=sum(run.refused_stores for run in of_each),
             )
