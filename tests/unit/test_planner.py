@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvloft.errors import ConfigError
+from kvloft.settings.connector import check
 from kvloft.sim.advice import Target, advise, command, seconds_text, transfer_config
 from kvloft.sim.cost import Prices, cost, read_prices
 from kvloft.sim.flops import active_parameters, prefill_flops
@@ -495,6 +496,7 @@ def test_the_flags_are_what_the_spec_reads(tmp_path, disk, admission):
     config = json.loads(words[words.index("--kv-transfer-config") + 1])
     assert config == transfer_config(plan.best, setup(machine=machine), given_target)
     assert (config["kv_connector"], config["kv_role"]) == ("OffloadingConnector", "kv_both")
+    assert check(config).problems == []
     extra = config["kv_connector_extra_config"]
     assert extra["block_size"] == 512
     spec = KvloftSpec(
@@ -513,7 +515,7 @@ def test_the_flags_are_what_the_spec_reads(tmp_path, disk, admission):
     assert spec.eviction_policy == "s3-fifo"
     assert spec.extra_config["cascade"].admission is (admission if disk else Admission.EVERYTHING)
     tiers = spec.extra_config["tiers"]
-    assert [(tier.name, tier.make.keywords) for tier in tiers] == (
+    assert [(tier.name, tier.settings) for tier in tiers] == (
         [("disk", {"path": str(tmp_path / "it's here"), "capacity": disk})] if disk else []
     )
 

@@ -25,7 +25,7 @@ def synth(
     from kvloft.files import check_outputs
     from kvloft.traces.synth import Workload, parse_mix, read_workload, synthesize, write_trace
 
-    check_outputs(out)
+    check_outputs(out, inputs=[parameters] if parameters else ())
     if parameters:
         workload = read_workload(parameters)
     else:
