@@ -188,16 +188,9 @@ index_ready(Index *self, PyObject *given)
 }
 
 static PyObject *
-index_keys(Index *self, PyObject *Py_UNUSED(ignored))
+index_iter(Index *self)
 {
-    self->keys.in_use++; /* making a list may run finalizers */
-    PyObject *keys = PyList_New(self->keys.count);
-    Py_ssize_t at = 0;
-    for (uint32_t number = 0; keys && number < self->keys.fresh; number++)
-        if (self->keys.entries[number].key)
-            PyList_SET_ITEM(keys, at++, Py_NewRef(self->keys.entries[number].key));
-    self->keys.in_use--;
-    return keys;
+    return keys_iter(&self->keys);
 }
 
 static PyObject *
@@ -530,7 +523,6 @@ static PyMethodDef methods[] = {
     {"present", (PyCFunction)index_present, METH_O, NULL},
     {"absent", (PyCFunction)index_absent, METH_O, NULL},
     {"ready", (PyCFunction)index_ready, METH_O, NULL},
-    {"keys", (PyCFunction)index_keys, METH_NOARGS, NULL},
     {"busy", (PyCFunction)index_busy, METH_NOARGS, NULL},
     {"answers", (PyCFunction)index_answers, METH_VARARGS, NULL},
     {"slots", (PyCFunction)index_slots, METH_O, NULL},
@@ -565,6 +557,7 @@ PyTypeObject IndexType = {
     .tp_basicsize = sizeof(Index),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = index_new,
+    .tp_iter = (getiterfunc)index_iter,
     .tp_dealloc = (destructor)index_dealloc,
     .tp_methods = methods,
     .tp_getset = counts,

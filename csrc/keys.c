@@ -374,6 +374,21 @@ distinct(PyObject *Py_UNUSED(module), PyObject *given)
 }
 
 PyObject *
+keys_iter(Keys *keys)
+{
+    keys->in_use++; /* making a list may run finalizers */
+    PyObject *list = PyList_New(keys->count);
+    Py_ssize_t at = 0;
+    for (uint32_t number = 0; list && number < keys->fresh; number++)
+        if (keys->entries[number].key)
+            PyList_SET_ITEM(list, at++, Py_NewRef(keys->entries[number].key));
+    keys->in_use--;
+    PyObject *iter = list ? PyObject_GetIter(list) : NULL;
+    Py_XDECREF(list);
+    return iter;
+}
+
+PyObject *
 ascending(PyObject *Py_UNUSED(module), PyObject *given)
 {
     PyObject *values = PyObject_GetIter(given), *value;
@@ -456,7 +471,6 @@ add_one(Batch *batch, Py_ssize_t i, bool strict)
     Py_ssize_t at = key ? find_slot(keys, key, batch->tags[i]) : -1;
     if (at < 0)
         goto failed;
-    batch->numbers[i] = NONE;
     if (!keys->slots[at].taken) {
         uint32_t number = batch->numbers[i] = take_number(keys);
         keys->slots[at] = (Slot){batch->tags[i], number + 1};
@@ -465,6 +479,7 @@ add_one(Batch *batch, Py_ssize_t i, bool strict)
         return 0;
     }
     if (!strict) {
+        batch->numbers[i] = (keys->slots[at].taken - 1) | WAS_IN;
         Py_DECREF(key);
         return 0;
     }
@@ -486,7 +501,7 @@ batch_add(Batch *batch, bool strict)
     if (done == batch->count)
         return 0;
     while (done--)
-        if (batch->numbers[done] != NONE) {
+        if (!(batch->numbers[done] & WAS_IN)) {
             Py_DECREF(keys_remove(batch->keys, batch->numbers[done], batch->tags[done]));
             keys_give_back(batch->keys, batch->numbers[done]);
         }

@@ -1,4 +1,4 @@
-/* Distinct keys under small numbers: the hash table that `Index` and `Queues` are made of.
+/* Distinct keys under small numbers: the hash table that `Index`, `Queues` and `Homes` are made of.
  *
  * Keys are any hashable Python objects. A slot of the hash table holds a key's number and part of its hash; the entry of that
  * number holds the key and what its owner notes about it, 16 bytes in all. Slots are probed linearly, at most 7/8 of them are
@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define NONE UINT32_MAX
+#define WAS_IN (UINT32_C(1) << 31)
 #define MOST ((Py_ssize_t)1 << 30) /* entries of one table */
 
 typedef struct {
@@ -33,6 +34,7 @@ typedef struct {
             uint32_t readers : 31, writing : 1;
             uint32_t place; /* among the busy ones, if it is one */
         };
+        int64_t home; /* in Homes */
         struct { /* without a key */
             uint32_t next; /* number given back */
             uint32_t away; /* not given back yet */
@@ -80,6 +82,7 @@ int batch_find_all(Batch *batch, Keys *keys, PyObject *items); /* KeyError if on
 void batch_free(Batch *batch);
 PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
 
+PyObject *keys_iter(Keys *keys); /* over all keys as they are now, by number */
 PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
 
 /* The slot where the search for a key begins. */
@@ -128,11 +131,11 @@ same_bytes(PyObject *one, PyObject *other)
 
 /* Changing. Whoever does asks first whether the table may be changed. */
 int keys_may_change(const Keys *keys);
-int batch_add(Batch *batch, bool strict); /* numbers: of keys added; NONE: it was in, a ValueError if strict */
+int batch_add(Batch *batch, bool strict); /* numbers of those that were in get WAS_IN; if strict, these are a ValueError */
 PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
 void keys_give_back(Keys *keys, uint32_t number);
 
 extern PyObject *array_type; /* Python's array.array */
-extern PyTypeObject IndexType, AnswersType, QueuesType;
+extern PyTypeObject IndexType, AnswersType, QueuesType, HomesType;
 
 #endif

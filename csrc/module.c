@@ -17,7 +17,8 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__table(void)
 {
-    if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0)
+    if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0 ||
+        PyType_Ready(&HomesType) < 0)
         return NULL;
     PyObject *arrays = PyImport_ImportModule("array");
     array_type = arrays ? PyObject_GetAttrString(arrays, "array") : NULL;
@@ -26,7 +27,8 @@ PyInit__table(void)
         return NULL;
     PyObject *made = PyModule_Create(&module);
     if (made && (PyModule_AddObjectRef(made, "Index", (PyObject *)&IndexType) < 0 ||
-                 PyModule_AddObjectRef(made, "Queues", (PyObject *)&QueuesType) < 0))
+                 PyModule_AddObjectRef(made, "Queues", (PyObject *)&QueuesType) < 0 ||
+                 PyModule_AddObjectRef(made, "Homes", (PyObject *)&HomesType) < 0))
         Py_CLEAR(made);
     return made;
 }

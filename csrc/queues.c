@@ -173,7 +173,7 @@ queues_add(Queues *self, PyObject *args)
         return NULL;
     bool added = keys_reserve(&self->keys, batch.count) == 0 && batch_add(&batch, false) == 0;
     for (Py_ssize_t i = 0; added && i < batch.count; i++)
-        if (batch.numbers[i] != NONE)
+        if (!(batch.numbers[i] & WAS_IN))
             enter_queue(self, batch.numbers[i], (uint32_t)queue);
     batch_free(&batch);
     return added ? Py_NewRef(Py_None) : NULL;

@@ -44,8 +44,7 @@ def test_no_block_is_without_its_predecessor(policy: str, paths: list[tuple[list
     pool = BlockPool(10, policy)
     for number, (path, stores, slow) in enumerate(paths):
         serve(pool, keys_of(path), Request(number), stores, slow and number % 3 == 0)
-        residents = pool._index.keys()
-        assert not [key for key in residents if len(key) > 1 and key[:-1] not in pool]
+        assert not [key for key in pool._index if len(key) > 1 and key[:-1] not in pool]
 
 
 @pytest.mark.parametrize("policy", ["lru+chains", "arc+chains", "slru+chains"])
@@ -84,7 +83,7 @@ def test_the_trees_of_hdi_are_consistent(paths: list[tuple[list[int], int, bool]
     for number, (path, stores, slow) in enumerate(paths):
         serve(pool, keys_of(path), Request(number), stores, slow and number % 3 == 0)
         segments = policy._tree.segments
-        assert {key for segment in segments.values() for key in segment.keys} == set(pool._index.keys())
+        assert {key for segment in segments.values() for key in segment.keys} == set(pool._index)
         assert all(policy._tree.home[key] == n for n, segment in segments.items() for key in segment.keys)
         for segment in segments.values():
             children = [child for child in segments.values() if child.parent is segment and child.keys]

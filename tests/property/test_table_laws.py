@@ -3,6 +3,7 @@
 import random
 from collections import OrderedDict
 from copy import deepcopy
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvloft._table import Index, Queues
+from kvloft._table import Homes, Index, Queues
 
 
 class Colliding:
@@ -225,14 +226,65 @@ class IndexMachine(RuleBasedStateMachine):
         assert index.pinned == len(self.readers)
         busy = index.busy()
         assert set(busy) == {*self.writing, *self.readers} and len(busy) == index.writing + index.pinned
-        assert index.keys() == sorted(self.slot, key=self.slot.__getitem__)
+        assert list(index) == sorted(self.slot, key=self.slot.__getitem__)
         assert list(index.slots([*self.slot])) == [*self.slot.values()]
         assert all((key(number) in index) == (key(number) in self.slot) for number in KEYS)
 
 
+class HomesMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.homes = Homes(4)
+        self.naive: dict[object, int] = {}
+
+    @rule(keys=_BATCH, number=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2))
+    def put(self, keys: list[object], number: int) -> None:
+        self.homes.put(keys, number)
+        self.naive.update(dict.fromkeys(keys, number))
+
+    @rule(keys=_BATCH)
+    def remove(self, keys: list[object]) -> None:
+        keys = self.homes.present(keys)
+        self.homes.remove(keys)
+        for one in once(keys):
+            del self.naive[one]
+
+    @rule(keys=_BATCH)
+    def ask(self, keys: list[object]) -> None:
+        known = [one for one in keys if one in self.naive]
+        assert self.homes.present(keys) == known
+        runs = [(number, len(list(run))) for number, run in groupby(map(self.naive.__getitem__, known))]
+        assert self.homes.runs(known) == runs
+        if len(known) < len(keys):
+            for call in (self.homes.runs, self.homes.remove):
+                with pytest.raises(KeyError):
+                    call(keys)
+
+    @rule()
+    def go_on_with_a_copy(self) -> None:
+        copy = deepcopy(self.homes)
+        self.homes.remove(self.homes)
+        assert not self.homes
+        self.homes = copy
+
+    @invariant()
+    def it_is_a_dict(self) -> None:
+        assert set(self.homes) == set(self.naive) and len(self.homes) == len(self.naive)
+        for number in KEYS:
+            assert self.homes.get(key(number)) == self.naive.get(key(number))
+            if key(number) in self.naive:
+                assert self.homes[key(number)] == self.naive[key(number)]
+            else:
+                with pytest.raises(KeyError):
+                    self.homes[key(number)]
+            assert (key(number) in self.homes) == (key(number) in self.naive)
+
+
+TestHomes = HomesMachine.TestCase
 TestQueues = QueuesMachine.TestCase
 TestIndex = IndexMachine.TestCase
-TestQueues.settings = TestIndex.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+for tests in (TestHomes, TestQueues, TestIndex):
+    tests.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def test_queues_of_many_keys_are_lists_too() -> None:

@@ -33,7 +33,7 @@ class Chained(Policy):
         self._begin()
 
     def _begin(self) -> None:
-        self._tree: ChainTree[Segment] = ChainTree(Segment)
+        self._tree: ChainTree[Segment] = ChainTree(Segment, self.capacity)
         self._ends: dict[Key, None] = {}
         """Last blocks of segments with nothing behind them."""
 

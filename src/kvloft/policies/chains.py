@@ -4,11 +4,11 @@ A tree of segments stands for all resident chains; each segment follows the end 
 requests, so touching a prefix of thousands of blocks costs in segments, and no object is kept by the block.
 """
 
-from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import filterfalse
 from typing import Generic, Self, TypeVar
 
+from kvloft._table import Homes
 from kvloft.policies.base import Offer
 from kvloft.request import Key
 
@@ -42,13 +42,17 @@ class ChainTree(Generic[AnySegment]):
     """All segments with resident blocks, and which block is in which.
 
     Blocks need not form a tree for this to work: a block belongs to the chain in which it was stored.
+
+    Args:
+        segment: the class of segments.
+        room: resident blocks for which memory is set aside.
     """
 
-    def __init__(self, segment: type[AnySegment]) -> None:
+    def __init__(self, segment: type[AnySegment], room: int = 0) -> None:
         self._segment = segment
         self.segments: dict[int, AnySegment] = {}
-        self.home: dict[Key, int] = {}
-        """The number of each resident block's segment. Plain numbers, which the garbage collector need not visit."""
+        self.home = Homes(room)
+        """The number of each resident block's segment."""
         self.root = segment(-1, (), None)
         """Stands for what is before the head of every chain."""
         self._next = 0
@@ -62,14 +66,14 @@ class ChainTree(Generic[AnySegment]):
         """A new segment behind the end of another."""
         segment = self._segment(self._next, tuple(keys), parent)
         self.segments[self._next] = segment
-        self.home.update(dict.fromkeys(segment.keys, self._next))
+        self.home.put(segment.keys, self._next)
         self._next += 1
         return segment
 
     def extend(self, segment: AnySegment, keys: Sequence[Key]) -> None:
         """Blocks that follow the segment's last one become part of it."""
         segment.keys += tuple(keys)
-        self.home.update(dict.fromkeys(keys, segment.number))
+        self.home.put(keys, segment.number)
 
     def split(self, segment: AnySegment, at: int) -> AnySegment:
         """Cut a segment in two before its block `at`; the head is a new segment, the given one becomes its child."""
@@ -84,14 +88,17 @@ class ChainTree(Generic[AnySegment]):
         at = len(segment.keys) - n
         tail = segment.keys[at:]
         segment.keys = segment.keys[:at]
-        deque(map(self.home.__delitem__, tail), maxlen=0)
+        self.home.remove(tail)
         return tail
 
     def drop(self, keys: Sequence[Key]) -> list[tuple[AnySegment, int]]:
         """Take blocks out wherever they are; the segments that have lost some, and how many."""
         lost: dict[int, set[Key]] = {}
-        for key in keys:
-            lost.setdefault(self.home.pop(key), set()).add(key)
+        at = 0
+        for number, count in self.home.runs(keys):
+            lost.setdefault(number, set()).update(keys[at : at + count])
+            at += count
+        self.home.remove(keys)
         for number, gone in lost.items():
             segment = self.segments[number]
             head = segment.keys[: -len(gone)]

@@ -13,7 +13,7 @@ It keeps an eye on what LRU would have hit, and falls back to LRU's order for a 
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterator, Sequence, Set
 from itertools import islice
 
@@ -62,7 +62,7 @@ class HDI(Policy):
         self._begin()
 
     def _begin(self) -> None:
-        self._tree: ChainTree[AgedSegment] = ChainTree(AgedSegment)
+        self._tree: ChainTree[AgedSegment] = ChainTree(AgedSegment, self.capacity)
         self._hazards = self.HAZARDS(_CLASSES)
         self._ages = Ages(self._tree.segments, self._hazards)
         self._ghosts: OrderedDict[int, None] = OrderedDict()
@@ -111,13 +111,15 @@ class HDI(Policy):
             self._trim()
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
-        homes = list(map(self._tree.home.__getitem__, keys))
-        for number in dict.fromkeys(homes):
+        counts: defaultdict[int, int] = defaultdict(int)
+        for number, count in self._tree.home.runs(keys):
+            counts[number] += count
+        for number, count in counts.items():
             segment = self._tree.segments[number]
             if segment.origin:
                 ghost, matched, kind, bin = segment.origin
                 segment.origin = None
-                self._hazards.reuse(kind, bin, homes.count(number))
+                self._hazards.reuse(kind, bin, count)
                 if ghost.ghost:
                     self._reused(ghost)
                     self._drop_ghost(ghost, matched)
