@@ -388,6 +388,19 @@ keys_iter(Keys *keys)
     return iter;
 }
 
+/* The collector lets such tuples alone as well, but only after it has visited each of their keys once. */
+PyObject *
+untracked(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    PyObject *tuple = PySequence_Tuple(given);
+    for (Py_ssize_t i = 0; tuple && i < PyTuple_GET_SIZE(tuple); i++)
+        if (PyObject_IS_GC(PyTuple_GET_ITEM(tuple, i)))
+            return tuple; /* it may be part of a cycle */
+    if (tuple && PyTuple_CheckExact(tuple))
+        PyObject_GC_UnTrack(tuple);
+    return tuple;
+}
+
 PyObject *
 ascending(PyObject *Py_UNUSED(module), PyObject *given)
 {

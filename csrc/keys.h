@@ -83,6 +83,7 @@ void batch_free(Batch *batch);
 PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
 
 PyObject *keys_iter(Keys *keys); /* over all keys as they are now, by number */
+PyObject *untracked(PyObject *module, PyObject *items); /* a tuple that the garbage collector need not visit */
 PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
 
 /* The slot where the search for a key begins. */

@@ -20,6 +20,9 @@ Answer = TypeVar("Answer")
 def distinct(keys: Iterable[Key]) -> list[Key]:
     """Each of the keys once, in the order in which they come first. Always a new list."""
 
+def untracked(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """The keys in a tuple that the garbage collector does not visit, if none of the keys is one that it would."""
+
 def ascending(values: Iterable[int | None]) -> bool:
     """Whether no value is less than the one before it, and none is None.
 

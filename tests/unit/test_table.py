@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvloft._table import Index, Queues, ascending, distinct
+from kvloft._table import Index, Queues, ascending, distinct, untracked
 
 
 class Wild:
@@ -209,6 +209,14 @@ def test_each_key_once_in_the_order_of_its_first_place() -> None:
     assert distinct(given) == given and distinct(given) is not given
     with pytest.raises(TypeError, match="unhashable"):
         distinct(["a", []])
+
+
+def test_a_tuple_that_needs_no_collecting() -> None:
+    assert untracked(iter([b"a", "b", 3])) == (b"a", "b", 3) and untracked([]) == ()
+    assert not gc.is_tracked(untracked([b"a", "b", 3]))
+    assert gc.is_tracked(untracked([b"a", []]))
+    with pytest.raises(TypeError):
+        untracked(7)  # type: ignore[arg-type]
 
 
 def test_whether_values_ascend() -> None:

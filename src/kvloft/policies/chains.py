@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import filterfalse
 from typing import Generic, Self, TypeVar
 
-from kvloft._table import Homes
+from kvloft._table import Homes, untracked
 from kvloft.policies.base import Offer
 from kvloft.request import Key
 
@@ -64,7 +64,7 @@ class ChainTree(Generic[AnySegment]):
 
     def add(self, keys: Sequence[Key], parent: AnySegment) -> AnySegment:
         """A new segment behind the end of another."""
-        segment = self._segment(self._next, tuple(keys), parent)
+        segment = self._segment(self._next, untracked(keys), parent)
         self.segments[self._next] = segment
         self.home.put(segment.keys, self._next)
         self._next += 1
@@ -72,13 +72,13 @@ class ChainTree(Generic[AnySegment]):
 
     def extend(self, segment: AnySegment, keys: Sequence[Key]) -> None:
         """Blocks that follow the segment's last one become part of it."""
-        segment.keys += tuple(keys)
+        segment.keys = untracked((*segment.keys, *keys))
         self.home.put(keys, segment.number)
 
     def split(self, segment: AnySegment, at: int) -> AnySegment:
         """Cut a segment in two before its block `at`; the head is a new segment, the given one becomes its child."""
         head = self.add(segment.keys[:at], segment.parent or self.root)
-        segment.keys = segment.keys[at:]
+        segment.keys = untracked(segment.keys[at:])
         head.inherit(segment)
         segment.parent = head
         return head
@@ -87,7 +87,7 @@ class ChainTree(Generic[AnySegment]):
         """Take the last n blocks off; what they are. A segment that has none left must be removed."""
         at = len(segment.keys) - n
         tail = segment.keys[at:]
-        segment.keys = segment.keys[:at]
+        segment.keys = untracked(segment.keys[:at])
         self.home.remove(tail)
         return tail
 
@@ -104,7 +104,7 @@ class ChainTree(Generic[AnySegment]):
             head = segment.keys[: -len(gone)]
             if not gone.issuperset(segment.keys[len(head) :]):
                 head = tuple(filterfalse(gone.__contains__, segment.keys))
-            segment.keys = head
+            segment.keys = untracked(head)
         return [(self.segments[number], len(gone)) for number, gone in lost.items()]
 
     def remove(self, segment: AnySegment) -> None:
