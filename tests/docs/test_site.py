@@ -48,6 +48,12 @@ def test_each_alert_points_to_a_section_of_the_guide(site: Path):
         assert f'id="{anchor}"' in built.read_text(), rule["alert"]
 
 
+def test_links_beside_the_site_lead_somewhere():
+    for page in ROOT.glob("*.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (ROOT / link).exists(), f"{page.name}: {link}"
+
+
 def test_reference_has_every_command_and_every_public_name(site: Path):
     from typer.main import get_command
 

@@ -19,7 +19,11 @@ def curve(
         str, typer.Option(help="Policies, separated by commas; optimum and min know the future.")
     ] = "lru,optimum",
     capacity: Annotated[
-        str, typer.Option(help="Sizes, separated by commas: shares of the unique blocks (5%) or blocks (20000).")
+        str,
+        typer.Option(
+            help="Sizes, separated by commas: shares of the unique blocks (5%) or blocks (20000).",
+            show_default="twelve from 0.5% to 100%",
+        ),
     ] = "0.5%,1%,2%,3%,5%,7%,10%,15%,20%,30%,50%,100%",
     sample: Annotated[
         float | None, typer.Option(help="Estimate from samples of this rate each, such as 0.05, and show the error.")

@@ -10,7 +10,11 @@ def synth(
     out: Annotated[Path, typer.Argument(help="The file to write; compressed if it ends in .gz or .zst.")],
     requests: Annotated[int, typer.Option(min=1, help="How many requests.")] = 10_000,
     mix: Annotated[
-        str, typer.Option(help="Kinds of sessions and their weights: chat, agents, rag, scan.")
+        str,
+        typer.Option(
+            help="Kinds of sessions and their weights: chat, agents, rag, scan.",
+            show_default="all: chat=0.6, agents=0.1, rag=0.25, scan=0.05",
+        ),
     ] = "chat=0.6,agents=0.1,rag=0.25,scan=0.05",
     rate: Annotated[float, typer.Option(help="Sessions that begin in a second.")] = 2.0,
     tenants: Annotated[int, typer.Option(min=1, help="Tenants; they share no block.")] = 1,
