@@ -57,6 +57,7 @@ class Scheduler:
             keep_after_reset,
             self.map,
             num_chunks=SLOTS,
+            cache_policy="lru",
         )
 
     def release(self) -> None:

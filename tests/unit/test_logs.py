@@ -19,7 +19,7 @@ from kvloft.troubles import PAUSE, Troubles
 def test_a_tier_that_fails_now_and_then_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Half of its jobs succeed, so it is never left alone for long."""
     caplog.set_level(logging.WARNING, "kvloft.transfer")
-    clock, host, pool = Clock(), Host(8), BlockPool(8)
+    clock, host, pool = Clock(), Host(8), BlockPool(8, "lru")
     tier = Faulty(MemoryTier(name="flaky"), store=0.5)
     cascade = Cascade(pool, host.view, [tier], CascadeConfig(breaker_failures=100), clock)
     failed = 0

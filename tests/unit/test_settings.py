@@ -235,7 +235,7 @@ def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     good, bad = json.dumps(config(**OURS)), json.dumps(config(**OURS, tears=[]))
     (tmp_path / "bad.json").write_text(bad)
     assert run("check", good) == 0
-    assert "fine: KvloftSpec, 4 GiB of host memory, policy lru, no tiers" in capsys.readouterr().out
+    assert "fine: KvloftSpec, 4 GiB of host memory, policy hdi, no tiers" in capsys.readouterr().out
     assert run("check", str(tmp_path / "bad.json")) == 1
     assert "did you mean tiers?" in capsys.readouterr().out
     assert run("check", "--json", "--", *shlex.split(f"vllm serve m --kv-transfer-config '{bad}'")) == 1

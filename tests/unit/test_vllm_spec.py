@@ -115,7 +115,7 @@ def test_vllm_way_of_naming_a_policy() -> None:
 
 def test_defaults_and_unrelated_keys() -> None:
     spec = make_spec(cpu_bytes_to_use="1MiB", somebody_elses_key=3, offload_prompt_only=False)
-    assert (spec.eviction_policy, spec.transfer_threads, spec.offload_prompt_only) == ("lru", 2, False)
+    assert (spec.eviction_policy, spec.transfer_threads, spec.offload_prompt_only) == ("hdi", 2, False)
 
 
 @pytest.mark.parametrize(

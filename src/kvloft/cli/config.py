@@ -134,13 +134,14 @@ def _check(words: Sequence[str], pid: int | None, as_json: bool) -> int:
 
 def _summary(checked: "Checked") -> str:
     from kvloft.config import format_size
-    from kvloft.settings.connector import SPECS
+    from kvloft.policies import DEFAULT
+    from kvloft.settings.connector import SPECS, Way
     from kvloft.tiers.settings import TierPlan
 
     settings = checked.settings
     parts = [SPECS[checked.way][0]] if checked.way else []
     parts.append(f"{format_size(settings['cpu_bytes_to_use'])} of host memory")
-    parts.append(f"policy {settings.get('eviction_policy', 'lru')}")
+    parts.append(f"policy {settings.get('eviction_policy', DEFAULT if checked.way is Way.KVLOFT else 'lru')}")
     tiers = settings.get("tiers") or settings.get("secondary_tiers") or ()
     names = [tier.name if isinstance(tier, TierPlan) else tier["type"] for tier in tiers]
     parts.append(f"tiers {', '.join(names)}" if names else "no tiers")

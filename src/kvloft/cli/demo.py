@@ -23,7 +23,7 @@ from kvloft.cli._outputs import STDOUT, write_json
 from kvloft.config import format_size, parse_size
 from kvloft.errors import ConfigError, KvloftError, MissingExtra
 from kvloft.files import check_outputs
-from kvloft.policies import is_policy, policy_names
+from kvloft.policies import DEFAULT, is_policy, policy_names
 from kvloft.telemetry import Stats
 from kvloft.testing.models import VOCABULARY, TinyModel
 from kvloft.vllm.engine import BLOCK_TOKENS, generate, manager_of, read_metric, run_engine, set_environment
@@ -59,7 +59,7 @@ class Side:
 
 
 def demo(
-    policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
+    policy: Annotated[str, typer.Option(help="Eviction policy.")] = "default",
     capacity: Annotated[str, typer.Option(help='Host memory for KV blocks, such as "16MiB".')] = "24MiB",
     as_json: Annotated[
         Path | None,
@@ -101,7 +101,7 @@ def _capacity(text: str) -> int:
 def _policy(name: str) -> str:
     if not is_policy(name):
         raise ConfigError(f"--policy: {name!r} is unknown; choose one of: {', '.join(policy_names())}")
-    return name
+    return DEFAULT if name == "default" else name
 
 
 # Running.

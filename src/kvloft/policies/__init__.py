@@ -26,7 +26,7 @@ BUILTIN: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (LRU, ARC, ARCvLLM, FIFO, LFU, LRU2, TwoQ, SLRU, S3FIFO, SIEVE, LIRS, WTinyLFU, GDSF, HDI)
 }
-DEFAULT = "lru"
+DEFAULT = "hdi"
 CHAINS = "+chains"
 
 

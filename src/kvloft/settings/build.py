@@ -7,6 +7,7 @@ from typing import Any
 
 from kvloft.config import Share, nearest, parse_share_or_size
 from kvloft.errors import ConfigError
+from kvloft.policies import DEFAULT
 from kvloft.settings.connector import EXTRA, SPECS, Way, check
 from kvloft.settings.stock import OURS, class_name
 from kvloft.tiers.stores import type_of
@@ -58,7 +59,7 @@ def build(wanted: Wanted) -> dict[str, Any]:
     else:
         extra["cpu_bytes_to_use"] = _host(wanted.host, stock, problems)
     if stock:
-        extra |= {"eviction_policy": class_name(wanted.policy or "lru"), "cache_policy_module_path": OURS}
+        extra |= {"eviction_policy": class_name(wanted.policy or DEFAULT), "cache_policy_module_path": OURS}
     elif wanted.policy is not None:
         extra["eviction_policy"] = wanted.policy
     tiers = _tiers(wanted, problems)

@@ -6,7 +6,7 @@ from typing import Any
 from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
 from kvloft.fields import COUNT, FLAG, SIZE_OR_SHARE, TEXT, Field, Kind, choice, count, object_schema, read_fields
-from kvloft.policies import is_policy, load_policy, policy_names
+from kvloft.policies import DEFAULT, is_policy, load_policy, policy_names
 from kvloft.tiers.settings import read_tiers, tiers_schema
 from kvloft.transfer.arena import total_memory
 from kvloft.transfer.limits import CascadeConfig, cascade_fields
@@ -51,7 +51,7 @@ POLICY = Field(
     "eviction_policy",
     Kind(str, {"type": "string"}, "a policy's name"),
     "Which block leaves when host memory is full.",
-    "lru",
+    DEFAULT,
 )
 THRESHOLD = Field("store_threshold", count(0), "Store a block only when it was offered so often; below 2 at once.", 0)
 TRACKER = Field("max_tracker_size", COUNT, "With `store_threshold`: blocks to keep count of.", 64_000)

@@ -75,7 +75,7 @@ class KvloftManager(OffloadingManager):
     def __init__(
         self,
         num_chunks: int,
-        cache_policy: str = "lru",
+        cache_policy: str = "default",
         cache_policy_module_path: str | None = None,
         enable_events: bool = False,
         store_threshold: int = 1,
