@@ -136,3 +136,16 @@ def test_all_that_is_wrong_with_a_machine_is_named():
     with pytest.raises(ConfigError) as error:
         Simulation(machine(concurrency=0, gpu_blocks=-1, link_bytes_per_second=0.0), "lru", 1)
     assert len(error.value.problems) == 3
+
+
+def test_hints_go_by_simulated_time():
+    asked = [
+        TraceRequest([1, 2], 0.0, 20),
+        TraceRequest([3, 4], 100.0, 20, ttl=50.0),
+        TraceRequest([5, 6], 200.0, 20),
+        TraceRequest([1, 2], 300.0, 20),
+        TraceRequest([3, 4], 400.0, 20),
+    ]
+    outcomes = []
+    Simulation(machine(), "lru", 4, done=outcomes.append).run(asked)
+    assert [outcome.hits.get("host", 0) for outcome in outcomes] == [0, 0, 0, 2, 0]

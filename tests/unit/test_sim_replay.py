@@ -29,6 +29,24 @@ def test_a_request_longer_than_the_cache_is_refused_whole():
     assert run.step(TraceRequest([1, 2])) == 2
 
 
+def test_hints_go_by_the_time_of_the_trace():
+    """What has run out by then leaves first, and what is pinned until later stays, whatever the clock on the wall says."""
+    asked = [
+        TraceRequest([1, 2], 0.0, pin_until=50.0),
+        TraceRequest([3, 4], 10.0),
+        TraceRequest([5, 6], 20.0, ttl=5.0),
+        TraceRequest([7, 8], 30.0),
+        TraceRequest([9, 10], 40.0),
+        TraceRequest([11, 12], 60.0),
+    ]
+    run = Replay("lru", 6)
+    left = []
+    for request in asked:
+        run.step(request)
+        left.append(sorted(run.victims))
+    assert left == [[], [], [], [5, 6], [3, 4], [1, 2]]
+
+
 @pytest.mark.parametrize(
     ("text", "unique", "blocks"), [("1%", 182_790, 1827), ("0.5 %", 399, 1), ("100%", 7, 7), ("20000", 5, 20_000)]
 )

@@ -71,7 +71,7 @@ def test_native_keys_are_numbers_or_digests(tmp_path):
 
 
 def test_native_lines_say_everything(tmp_path):
-    asked = TraceRequest([1, 2], 0.25, 40, 9, "s", "tenant", True, 1)
+    asked = TraceRequest([1, 2], 0.25, 40, 9, "s", "tenant", True, 1, 60.0, 3, 90.0)
     path = tmp_path / "t.jsonl"
     path.write_bytes(msgspec.json.encode(Header(block_tokens=16)) + b"\n" + native_line(asked))
     assert list(open_trace(path)) == [asked]

@@ -203,7 +203,7 @@ class Simulation:
         self.machine = machine
         self.now = 0.0
         self.capacity = capacity
-        self.pool = BlockPool(capacity or 1, policy)
+        self.pool = BlockPool(capacity or 1, policy, clock=self._clock)
         self.gpu = BlockPool(machine.gpu_blocks, "lru") if machine.gpu_blocks else None
         self.tiers = [
             SimulatedTier(model, machine.block_bytes, self._clock, shared.get(model.name)) for model in machine.tiers

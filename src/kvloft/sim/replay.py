@@ -122,11 +122,13 @@ class Replay:
     """One pool under one trace. `step` each request in turn, then take the `result`.
 
     A request matches its leading run of readable blocks, loads it, stores the rest in one call, and ends; then comes the
-    next one. That is all a cache sees of an engine that serves one request at a time.
+    next one. That is all a cache sees of an engine that serves one request at a time. Hints that speak of time go by the
+    times of the requests.
     """
 
     def __init__(self, policy: str | type[Policy] | Policy, capacity: int) -> None:
-        self.pool = BlockPool(capacity, policy)
+        self.pool = BlockPool(capacity, policy, clock=lambda: self._now)
+        self._now = 0.0
         self.requests = 0
         self.hits = 0
         self.total = 0
@@ -137,6 +139,8 @@ class Replay:
     def step(self, asked: TraceRequest) -> int:
         """One request from beginning to end; how many of its blocks hit."""
         pool, keys = self.pool, asked.keys
+        if asked.time is not None:
+            self._now = asked.time
         request = asked.request(self.requests)
         hits = pool.match_prefix(keys)
         if hits:

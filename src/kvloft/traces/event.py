@@ -20,6 +20,9 @@ class TraceRequest(msgspec.Struct, frozen=True, gc=False):
         tenant: whose request it is.
         last: the caller said that the conversation is over after it. Never guessed from what follows in the trace.
         hits: blocks that the recorded run served from its cache; None if the trace was not recorded.
+        ttl: the caller said that the blocks are of no use so many seconds after the request's end.
+        priority: what the caller said they are worth; 0 is normal.
+        pin_until: time, in seconds since the trace began, until which the caller wanted them to stay.
     """
 
     keys: Sequence[int]
@@ -30,7 +33,10 @@ class TraceRequest(msgspec.Struct, frozen=True, gc=False):
     tenant: str = ""
     last: bool = False
     hits: int | None = None
+    ttl: float | None = None
+    priority: int = 0
+    pin_until: float | None = None
 
     def request(self, id: int) -> Request:
         """The request that the pool sees, under an id that is unique in the replay."""
-        return Request(id, self.tenant, self.session, self.last)
+        return Request(id, self.tenant, self.session, self.last, self.ttl, self.priority, self.pin_until)

@@ -4,6 +4,7 @@ The first line is a `Header`. Every other line is a request:
 
     {"time": 1.25, "keys": [0, 1, 2], "input": 48, "output": 20, "session": "7", "tenant": "a", "last": true, "hits": 2}
 
+and may have the hints `ttl`, `priority` and `pin_until`; times are in seconds since the trace began.
 `keys` are either numbers or, as recorded, one base64 string of 8 bytes a block (little endian): salted digests, from which
 neither tokens nor the engine's own hashes can be had. All fields but `keys` may be missing. Further headers may follow, so
 that files with the same salt can be joined by `cat`. A line {"dropped": n} says that n requests are missing there.
@@ -54,6 +55,9 @@ class NativeLine(msgspec.Struct, gc=False, omit_defaults=True):
     tenant: str = ""
     last: bool = False
     hits: Count | None = None
+    ttl: Seconds | None = None
+    priority: int = 0
+    pin_until: Seconds | None = None
     dropped: Count = 0
     format: str | None = None
 
@@ -85,7 +89,19 @@ class NativeReader:
             if len(keys) % DIGEST_BYTES:
                 raise ValueError(f"{len(keys)} bytes are no whole number of digests of {DIGEST_BYTES} - at `$.keys`")
             keys = (np.frombuffer(keys, "<u8") & _POSITIVE).tolist()
-        return TraceRequest(keys, said.time, said.input, said.output, said.session, said.tenant, said.last, said.hits)
+        return TraceRequest(
+            keys,
+            said.time,
+            said.input,
+            said.output,
+            said.session,
+            said.tenant,
+            said.last,
+            said.hits,
+            said.ttl,
+            said.priority,
+            said.pin_until,
+        )
 
     def gaps(self) -> list[str]:
         return [f"{self.dropped:,} requests were not recorded, for lack of room in its buffer"] if self.dropped else []
@@ -113,5 +129,8 @@ def native_line(request: TraceRequest) -> bytes:
         request.tenant,
         request.last,
         request.hits,
+        request.ttl,
+        request.priority,
+        request.pin_until,
     )
     return msgspec.json.encode(line) + b"\n"

@@ -35,6 +35,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         tenant: whose it is; recorded as a salted digest.
         last: the caller said that the conversation is over.
         hits: blocks that the cache served.
+        ttl: the caller said that the blocks are of no use so many seconds after the end.
+        priority: what the caller said they are worth.
     """
 
     keys: Sequence[Key]
@@ -45,6 +47,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tenant: str = ""
     last: bool = False
     hits: int = 0
+    ttl: float | None = None
+    priority: int = 0
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -56,6 +60,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     session: str | None = None
     tenant: str = ""
     last: bool = False
+    ttl: float | None = None
+    priority: int = 0
 
 
 class Recorder:
@@ -193,6 +199,8 @@ class Recorder:
             session=None if asked.session is None else self._digest(asked.session.encode()).hex(),
             tenant=self._digest(asked.tenant.encode()).hex() if asked.tenant else "",
             last=asked.last,
+            ttl=asked.ttl,
+            priority=asked.priority,
         )
 
     def _digest(self, value: bytes) -> bytes:

@@ -83,6 +83,8 @@ class Recording:
                 session=request.session,
                 tenant=request.tenant,
                 last=request.last,
+                ttl=request.ttl,
+                priority=request.priority,
                 hits=len(visit.served),
             )
         )
