@@ -36,6 +36,10 @@ EVENTS = "ipc:///tmp/kvloft-test-{}"
 """Where the server of a port publishes KV events."""
 
 
+PIDS: dict[str, int] = {}
+"""Processes of servers."""
+
+
 class Subscriber:
     """Rebuilds what lies where from nothing but the KV events that a server publishes."""
 
@@ -101,6 +105,7 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
                     log.seek(0)
                     raise AssertionError(f"the server did not come up:\n{log.read()[-4000:]}") from None
                 time.sleep(0.5)
+        PIDS[url] = running.pid
         yield url
     finally:
         running.terminate()
@@ -169,6 +174,16 @@ def test_kv_events_tell_what_lies_in_host_memory_and_on_disk(server, subscriber,
         complete(server, models["llama"], ROUNDS[0][0][:40])
     assert seen == (host, disk) and host > 20
     assert subscriber.places["CPU", None] == subscriber.places["STORAGE", "disk"]
+
+
+@pytest.mark.xdist_group("engine")
+def test_a_running_server_has_its_configuration_checked(server):
+    children = Path(f"/proc/{PIDS[server]}/task/{PIDS[server]}/children").read_text().split()
+    for pid in (PIDS[server], *map(int, children)):
+        command = [sys.executable, "-m", "kvloft", "config", "check", "--pid", str(pid)]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "fine: KvloftSpec, 16 MiB of host memory, policy arc, tiers disk" in checked.stdout
 
 
 @pytest.mark.xdist_group("engine")

@@ -19,6 +19,12 @@ class Admission(StrEnum):
     """A block about to leave host memory. A restart loses what was still there."""
 
 
+_GOES_DOWN = (
+    "Which blocks go down to the tiers: each that was stored, those used a second time, or those about to leave host memory "
+    "(then a restart loses what was still there)."
+)
+
+
 def _meant(kind: Kind, meaning: str) -> dict[str, Any]:
     return {"kind": kind, "meaning": meaning}
 
@@ -39,9 +45,7 @@ class CascadeConfig:
         ConfigError: a value is out of its range.
     """
 
-    admission: Admission = field(
-        default=Admission.EVERYTHING, metadata=_meant(choice(*Admission), "Which blocks go down to the tiers.")
-    )
+    admission: Admission = field(default=Admission.EVERYTHING, metadata=_meant(choice(*Admission), _GOES_DOWN))
     pending_seconds: float = field(
         default=10.0,
         metadata=_meant(
