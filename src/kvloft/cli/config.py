@@ -35,7 +35,8 @@ def config(
         typer.Option(help="A shared store: redis://, s3://, mooncake://... May be repeated.", rich_help_panel=_BUILD),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Which block leaves host memory. lru if not given.", rich_help_panel=_BUILD)
+        str | None,
+        typer.Option(help="Which block leaves host memory; kvloft's default if not given.", rich_help_panel=_BUILD),
     ] = None,
     way: Annotated[
         Way,

@@ -4,6 +4,7 @@ vLLM takes sizes of theirs as numbers only, and says little of what is wrong; th
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kvloft.config import nearest, parse_share_or_size, shown
@@ -160,7 +161,7 @@ def _disk_problems(tier: Mapping[str, Any], where: str) -> list[str]:
 _BYTES = Kind(_read_bytes, {"type": "integer", "minimum": 1}, "number of bytes")
 _COMMON = (
     Field(HOST.name, _BYTES, "Host memory to use, for all ranks together, in bytes.", required=True),
-    POLICY,
+    replace(POLICY, default="lru"),
     Field("cache_policy_module_path", TEXT, f'Where to import the policy from: "{OURS}" for kvloft\'s.'),
     *OF_VLLM,
     Field("canonical_layout", FLAG, "Keep blocks in a layout that does not depend on how the model is spread.", False),
