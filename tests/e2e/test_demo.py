@@ -48,7 +48,7 @@ def test_json_says_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_screen_shows_the_table_and_nothing_of_vllm(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run() == 0
+    assert run("--json", str(tmp_path / "result.json")) == 0
     said = capfd.readouterr()
     for word in (
         "turn",
@@ -64,7 +64,6 @@ def test_screen_shows_the_table_and_nothing_of_vllm(capfd: pytest.CaptureFixture
         assert word in said.out
     for noise in ("WARNING", "INFO", "vllm.", "Loading safetensors"):
         assert noise not in said.out + said.err
-    assert run("--json", str(tmp_path / "result.json")) == 0
     assert json.loads((tmp_path / "result.json").read_text())["identical"] is True
 
 

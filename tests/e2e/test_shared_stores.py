@@ -20,7 +20,7 @@ from store_media import need
 pytestmark = pytest.mark.xdist_group("engine")
 
 KINDS: dict[str, type[Server]] = {"redis": RedisServer, "objects": S3Server, "mooncake": MooncakeServer}
-PATIENT = {"lookup_timeout": 4.0, "get_timeout": 4.0, "put_timeout": 4.0, "fresh": 0.05}
+PATIENT = {"lookup_timeout": 15.0, "get_timeout": 15.0, "put_timeout": 15.0, "fresh": 0.05}
 QUICK = {"connect_timeout": 0.5, "lookup_timeout": 1.0, "get_timeout": 1.0, "put_timeout": 1.0}
 
 
@@ -62,7 +62,8 @@ def tiers(server: Server, *others: dict[str, Any], **more: Any) -> dict[str, Any
     # So tiny a model computes faster than it loads; a tier slower than that would be left alone. And machines may be slow.
     cascade = {
         "prefill_tokens_per_second": 1.0,
-        "lookup_seconds": 5.0,
+        "lookup_seconds": 20.0,
+        "pending_seconds": 40.0,
         "breaker_seconds": 0.2,
         "breaker_longest_seconds": 0.4,
     }
