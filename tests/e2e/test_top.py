@@ -19,6 +19,8 @@ from serving import ROUNDS
 from kvloft.metric_names import BLOCKS, METRICS, TIER_SIZE, Where
 from kvloft.watch import Unreachable, compare, parse, read
 
+pytestmark = pytest.mark.xdist_group("server")  # one for all
+
 
 def settings(disk: Path) -> str:
     """The value of `--kv-transfer-config`."""
@@ -34,8 +36,6 @@ def settings(disk: Path) -> str:
 
 EVENTS = "ipc:///tmp/kvloft-test-{}"
 """Where the server of a port publishes KV events."""
-
-
 PIDS: dict[str, int] = {}
 """Processes of servers."""
 
