@@ -67,7 +67,7 @@ def _vllm(arguments: list[str], place: Path) -> None:
 def _pip(arguments: list[str], place: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert arguments[0] == "install"
-    for wanted in arguments[1:]:
+    for wanted in [word for word in arguments[1:] if not word.startswith("--")]:
         found = re.fullmatch(r"(?:\.|kvloft|dist/kvloft-\*\.whl)(?:\[([a-z0-9,]+)\])?", wanted)
         assert found, f"pip install {wanted}"
         assert {*(found[1] or "").split(",")} - {""} <= extras.keys(), wanted

@@ -12,7 +12,9 @@ from kvloft.traces.trace import Trace
 
 def print_plan(console: Console, trace: Trace, plan: Plan, advice: Advice) -> None:
     """The table, the answer, how sure it is, what was assumed, and the flags."""
-    console.print(_table(trace, plan, max(3, (console.width - 20) // 12)))
+    title = f"{trace.name}: {len(plan.options)} sizes and policies, replayed and priced"
+    console.print(title, style="italic", markup=False)
+    console.print(_table(plan, max(3, (console.width - 20) // 12)))
     console.print(
         f"Money is in {plan.prices.currency} a month; * marks the answer. Options that another beats are left out.\n"
     )
@@ -32,9 +34,9 @@ def print_plan(console: Console, trace: Trace, plan: Plan, advice: Advice) -> No
     console.print(advice.command, soft_wrap=True, markup=False)
 
 
-def _table(trace: Trace, plan: Plan, most: int) -> Table:
+def _table(plan: Plan, most: int) -> Table:
     """A column an option: the baseline, and those of the frontier that are nearest to the answer."""
-    table = Table(title=f"{trace.name}: {len(plan.options)} sizes and policies, replayed and priced", title_justify="left")
+    table = Table()
     table.add_column("")
     shown = _nearest(plan, most)
     for option in shown:

@@ -80,7 +80,9 @@ def _print_table(console: Console, trace: Trace, results: Sequence[_Result], cel
         cells[result.policy, size] = cell(result)
     policies: list[str] = list(dict.fromkeys(policy for policy, _ in cells))
     sizes = list(dict.fromkeys(size for _, size in cells))
-    table = Table(title=f"{trace.name}: hit ratio by cache size", title_justify="left")
+    # Above the table, not its title, which would be folded to the table's width.
+    console.print(f"{trace.name}: hit ratio by cache size", style="italic", markup=False)
+    table = Table()
     if len(policies) >= len(sizes) or len(sizes) <= 6:
         table.add_column("policy")
         for size in sizes:

@@ -71,7 +71,8 @@ def doctor(
     if as_json:
         typer.echo(json.dumps([{**asdict(found), "harm": found.harm.name.lower()} for found in findings], indent=2))
     else:
-        table = Table("", "check", "found", "what to do", box=None, header_style="dim")
+        table = Table("", "check", "found", box=None, header_style="dim")
+        table.add_column("what to do", overflow="fold")
         for found in findings:
             name = f"[{_STYLE[found.harm]}]{found.harm.name.lower()}[/]"
             table.add_row(name, found.check, Text(found.found), Text(found.fix))
