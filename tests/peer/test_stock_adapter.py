@@ -169,3 +169,32 @@ def test_two_json_lines_put_our_policy_into_vllms_own_spec(name):
     for number in range(1, 200):
         serve(manager, str(number), keys_of(number, number + 1))
     assert len(manager._policy._chunks) == 200 < manager._num_chunks
+
+
+def hinted(manager, name, keys, **hints):
+    context = ReqContext(name, kv_transfer_params={"kvloft": hints})
+    for at, key in enumerate(keys, 1):
+        context.set_offload_key_position(key, 16 * at)
+    manager.on_new_request(context)
+    stored = manager.prepare_store(keys, context)
+    manager.complete_store(set(stored.keys_to_store), context)
+    manager.on_request_finished(context)
+    return stored.evicted_keys
+
+
+@pytest.mark.parametrize("policy", ["LRU", "ARC", "HDI", "lru+chains"])
+def test_hints_are_executed_in_the_stock_manager_too(policy):
+    manager = CPUOffloadingManager(6, policy, "kvloft.vllm")
+    hinted(manager, "old", keys_of(1, 2))
+    hinted(manager, "over", keys_of(3, 4), session="s", last=True)
+    hinted(manager, "low", keys_of(5, 6), priority=-1)
+    assert hinted(manager, "new", keys_of(7, 8, 9)) == keys_of(4, 3, 6)
+
+
+def test_a_closed_policy_keeps_what_comes_before_a_pinned_chunk():
+    manager = CPUOffloadingManager(4, "lru+chains", "kvloft.vllm")
+    serve(manager, "chain", keys_of(1, 2, 3))
+    reader = request(manager, "reader")
+    manager.prepare_load(keys_of(3), reader)
+    serve(manager, "other", keys_of(9))
+    assert manager.prepare_store(keys_of(10, 11), request(manager, "new", keys_of(10, 11))) is None

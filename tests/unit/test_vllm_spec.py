@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 
 from vllm.platforms import current_platform
+from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
@@ -118,6 +119,36 @@ def test_defaults_and_unrelated_keys() -> None:
     assert (spec.eviction_policy, spec.transfer_threads, spec.offload_prompt_only) == ("hdi", 2, False)
 
 
+def test_quotas_and_admission_reach_the_pool() -> None:
+    """A tenant over its share evicts its own, and a large request spares what was read again and again."""
+    spec = make_spec(cpu_bytes_to_use=16 * 12288, admission="scan-guard", quotas={"greedy": 0.25}, eviction_policy="lru")
+    manager = spec.get_manager()
+    assert spec.num_chunks == 16
+
+    def ask(name: str, numbers: range, tenant: str) -> None:
+        context = ReqContext(name, kv_transfer_params={"kvloft": {"tenant": tenant} if tenant else {}})
+        keys = [make_offload_key(bytes([number]) * 32, 0) for number in numbers]
+        manager.on_new_request(context)
+        found = [key for key in keys if manager.lookup(key, context) is LookupResult.HIT]
+        manager.prepare_load(found, context)
+        manager.complete_load(found, context)
+        stored = manager.prepare_store(keys, context)
+        if stored is not None:
+            manager.complete_store(set(stored.keys_to_store), context)
+        manager.on_request_finished(context)
+
+    for _ in range(3):
+        ask("again", range(4), "")
+    for number in range(6):
+        ask(f"greedy {number}", range(10 + 4 * number, 14 + 4 * number), "greedy")
+    assert manager.pool.stats().evicted["quota"] > 0
+    ask("again", range(4), "")
+    ask("scan", range(100, 116), "")
+    assert len(manager.pool) == 16 and manager.pool.counters.declined == 4
+    ask("again", range(4), "")
+    assert manager.pool.counters.hits == 16
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -128,6 +159,9 @@ def test_defaults_and_unrelated_keys() -> None:
         ({"eviction_policy": "acr"}, ["eviction_policy", "'acr'", "lru, arc"]),
         ({"eviction_policy": "s3-fif0"}, ["eviction_policy", "did you mean 's3-fifo'"]),
         ({"eviction_policy": 7}, ["eviction_policy", "7"]),
+        ({"admission": "scan-gard"}, ["admission", "did you mean 'scan-guard'"]),
+        ({"quotas": 0.3}, ["quotas", '{"acme": 0.3}']),
+        ({"quotas": {"acme": 30}}, ["quotas", "'acme'", "30", "0.3"]),
         ({"transfer_threads": 0}, ["transfer_threads: 0", "from 1 to 64"]),
         ({"transfer_threads": "two"}, ["transfer_threads: 'two'"]),
         ({"store_threshold": -1}, ["store_threshold: -1", "at least 0"]),

@@ -82,3 +82,7 @@ class ScanGuard(Admission):
     def clear(self) -> None:
         self._stored = 0
         self._reads.clear()
+
+
+ADMISSIONS: dict[str, type[ScanGuard] | None] = {"everything": None, "scan-guard": ScanGuard}
+"""Rules by name."""

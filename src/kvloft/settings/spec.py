@@ -7,6 +7,7 @@ from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
 from kvloft.fields import COUNT, FLAG, SIZE_OR_SHARE, TEXT, Field, Kind, choice, count, object_schema, read_fields
 from kvloft.policies import DEFAULT, is_policy, load_policy, policy_names
+from kvloft.policies.admission import ADMISSIONS
 from kvloft.tiers.settings import read_tiers, tiers_schema
 from kvloft.transfer.arena import total_memory
 from kvloft.transfer.limits import CascadeConfig, cascade_fields
@@ -40,6 +41,17 @@ def _read_record(value: object) -> str:
     raise ValueError(f"{shown(value)} is not a file to record in; give a name that ends in .jsonl or .jsonl.zst")
 
 
+def _read_quotas(value: object) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f'{shown(value)} is no mapping; give shares by tenant, such as {{"acme": 0.3}}')
+    for tenant, share in value.items():
+        if not isinstance(tenant, str):
+            raise ValueError(f"{shown(tenant)} is no tenant's name; write it in quotes")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"{shown(tenant)}: {shown(share)} is no share above 0, at most 1, such as 0.3")
+    return dict(value)
+
+
 HOST = Field(
     "cpu_bytes_to_use",
     SIZE_OR_SHARE,
@@ -52,6 +64,24 @@ POLICY = Field(
     Kind(str, {"type": "string"}, "a policy's name"),
     "Which block leaves when host memory is full.",
     DEFAULT,
+)
+ADMISSION = Field(
+    "admission",
+    choice(*ADMISSIONS),
+    "What host memory takes in: everything, as far as the policy finds it worth it; or no more of one large request than "
+    "spares blocks that were read again and again.",
+    "everything",
+)
+QUOTAS = Field(
+    "quotas",
+    Kind(
+        _read_quotas,
+        {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0, "maximum": 1}},
+        "mapping of tenants to shares above 0, at most 1",
+    ),
+    "By tenant, as requests name theirs in their hints: the share of host memory from which it makes room from its own "
+    'blocks, such as {"acme": 0.3}.',
+    {},
 )
 THRESHOLD = Field("store_threshold", count(0), "Store a block only when it was offered so often; below 2 at once.", 0)
 TRACKER = Field("max_tracker_size", COUNT, "With `store_threshold`: blocks to keep count of.", 64_000)
@@ -73,6 +103,8 @@ SPEC = (
     Field("spec_module_path", Kind(str, {"const": "kvloft.vllm"}, '"kvloft.vllm"'), "Where vLLM finds it."),
     HOST,
     POLICY,
+    ADMISSION,
+    QUOTAS,
     Field("cache_policy_module_path", TEXT, "Where to import a policy of your own from. By default kvloft knows it."),
     Field(
         "tiers",

@@ -25,6 +25,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvloft.errors import ConfigError
 from kvloft.policies import Policy
+from kvloft.policies.admission import ADMISSIONS
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.telemetry import EventKind
@@ -60,6 +61,8 @@ class KvloftManager(OffloadingManager):
         info: facts for vLLM 0.33's info metric (`CPUOffloadingInfo`).
         recording: where to record each request; None records nothing.
         chunk_bytes: of each chunk, for spans; None if not known.
+        admission: a rule for what is taken in, by its name in `kvloft.policies.admission.ADMISSIONS`.
+        quotas: by tenant, the share of the capacity from which it makes room from its own chunks.
 
     Raises:
         ConfigError: the capacity is no positive integer, or the policy is unknown.
@@ -83,8 +86,16 @@ class KvloftManager(OffloadingManager):
         info: Any = None,
         recording: Recording | None = None,
         chunk_bytes: int | None = None,
+        admission: str = "everything",
+        quotas: Mapping[str, float] | None = None,
     ) -> None:
-        self.pool = BlockPool(num_chunks, find_policy(cache_policy, cache_policy_module_path))
+        rule = ADMISSIONS[admission]
+        self.pool = BlockPool(
+            num_chunks,
+            find_policy(cache_policy, cache_policy_module_path),
+            rule(num_chunks) if rule else None,
+            quotas=quotas,
+        )
         self.lookup = self.pool.answers(*RESULTS.values())
         self._events: list[OffloadingEvent] = []
         self._announced: dict[OffloadKey, None] | None = {} if enable_events else None

@@ -16,6 +16,7 @@ from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order
 
 from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, is_policy, make_policy, policy_names
 from kvloft.policies.base import evict_checked
+from kvloft.policies.hinted import Hinted
 from kvloft.request import Key, Request
 from kvloft.vllm.compat import positions_of
 from kvloft.vllm.recording import Recording
@@ -49,6 +50,9 @@ class KvloftCachePolicy(CachePolicy):
     gathered and passed on before the next question. It reports store misses before it knows whether there is room; they
     teach only when the bytes have arrived. Blocks of a request's own chain do not leave for its later ones: such a store
     is refused, and the engine offers it again.
+
+    Hints are executed; what cannot be had here is refusing: the stock manager stores all that it offers, so a policy's or a
+    rule's opinion that a block is not worth its room is not asked for, and there are no settings for quotas.
     """
 
     name: ClassVar[str]
@@ -60,6 +64,7 @@ class KvloftCachePolicy(CachePolicy):
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
         self.policy: Policy = make_policy(self.name, cache_capacity)
+        self._hinted = Hinted(self.policy)
         facts = {"policy": self.name, "capacity": cache_capacity}
         self._recording = Recording(self.record, facts) if self.record else None
         self._chunks: dict[Key, ChunkStatus] = {}
@@ -94,10 +99,11 @@ class KvloftCachePolicy(CachePolicy):
         keep = self._busy | (chunks.keys() & protected)
         if life and self.spares_own_chain:
             keep |= chunks.keys() & life.before(protected)
+        keep = self._hinted.protect({*keep})
         if n > len(chunks) - len(keep):
             return None
         self._asked = self._offer(n, protected, life)
-        victims = evict_checked(self.policy, n, keep, self._asked)
+        victims = evict_checked(self._hinted, n, keep, self._asked)
         return [(cast(OffloadKey, key), chunks.pop(key)) for key in victims]
 
     # What the manager tells.
@@ -151,7 +157,7 @@ class KvloftCachePolicy(CachePolicy):
         del self._chunks[key]
         self._busy.discard(key)
         _, life = self._writing.pop(key, (0, None))
-        self.policy.forget([key])
+        self._hinted.forget([key])
         if life and not life.finished:
             self._missed[key] = life
 
@@ -160,7 +166,7 @@ class KvloftCachePolicy(CachePolicy):
         self._settle()
         resident = [key for key in dict.fromkeys(keys) if key in self._chunks]
         if resident:
-            self.policy.finish(resident, self._writing.keys() & resident, request_of(req_context))
+            self._hinted.finish(resident, self._writing.keys() & resident, request_of(req_context))
 
     def on_request_finished(
         self,
@@ -184,10 +190,10 @@ class KvloftCachePolicy(CachePolicy):
                 del self._missed[key]
         used = insertion_only_keys | reused_keys
         ordered = [key for key in order_request_keys(key_groups, req_context) if key in used and key in self._chunks]
-        self.policy.finish(ordered, insertion_only_keys.intersection(ordered), life.request)
+        self._hinted.finish(ordered, insertion_only_keys.intersection(ordered), life.request)
 
     def clear(self) -> None:
-        self.policy.clear()
+        self._hinted.clear()
         for kept in (self._chunks, self._busy, self._missed, self._arriving, self._again, self._writing, self._landed):
             kept.clear()
         self._reporter = self._arriving_for = self._asked = None
@@ -204,12 +210,12 @@ class KvloftCachePolicy(CachePolicy):
             offer, self._asked = self._asked, None
             if offer is None or offer.keys != keys or offer.repeat != again:
                 offer = Offer(keys, _request(life), keys, _parent(keys[0], life), again)
-            self.policy.admit(offer)
+            self._hinted.admit(offer)
         if self._landed:
             done = sorted((*self._writing.pop(key), key) for key in self._landed)
             self._landed.clear()
             for life, batch in groupby(done, key=itemgetter(1)):
-                self.policy.commit([key for _, _, key in batch], _request(life))
+                self._hinted.commit([key for _, _, key in batch], _request(life))
 
     def _life_of(self, context: ReqContext) -> _Life:
         life = context.get_state(_Life)

@@ -71,6 +71,8 @@ class KvloftSpec(CPUOffloadingSpec):
                 "store_threshold": self.extra_config["store_threshold"],
                 "max_tracker_size": self.extra_config["max_tracker_size"],
                 "cache_policy_module_path": self.cache_policy_module_path,
+                "admission": self.extra_config["admission"],
+                "quotas": self.extra_config["quotas"],
                 "info": memory_facts(self),
                 "recording": self._recording(),
                 "chunk_bytes": self.kv_bytes_per_chunk,
