@@ -1,5 +1,6 @@
 """A hook of the site's builder: fills tables of the reference from the command line and from the settings themselves."""
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -53,10 +54,15 @@ def _command(name: str, command: Any, parent: Any) -> str:
 def _table(fields: Iterable[Field]) -> str:
     lines = ["| setting | what is written | default | what |", "|---|---|---|---|"]
     for field in fields:
-        simple = isinstance(field.default, str | int | float)
-        default = "required" if field.required else f"`{field.default}`" if simple and field.default != "" else ""
-        lines.append(f"| `{field.name}` | {_cell(field.kind.written)} | {default} | {_cell(field.meaning)} |")
+        lines.append(f"| `{field.name}` | {_cell(field.kind.written)} | {_default(field)} | {_cell(field.meaning)} |")
     return "\n".join(lines)
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "required"
+    simple = isinstance(field.default, str | int | float) and field.default != ""
+    return f"`{json.dumps(field.default)}`" if simple else ""
 
 
 def _cell(text: str) -> str:

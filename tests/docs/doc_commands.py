@@ -90,7 +90,7 @@ def _python(arguments: list[str], place: Path) -> None:
 def _cluster(arguments: list[str], place: Path) -> None:
     """Files that are named are there, and are YAML or JSON."""
     for option, given in zip(arguments, [*arguments[1:], ""], strict=True):
-        if option in ("--values", "--filename", "--from-file", "--file"):
+        if option in ("--values", "--filename", "--from-file", "--file", "--patch-file"):
             file = place / given
             assert file.is_file(), given
             if file.suffix in (".yaml", ".yml", ".json"):

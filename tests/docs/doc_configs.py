@@ -52,8 +52,13 @@ def check_toml(text: str, folder: Path) -> None:
 
 
 def check_yaml(text: str) -> None:
-    """Values of a chart: a transfer configuration is in them, and it is right."""
+    """Values of a chart, with a transfer configuration in them, or a patch of a deployment, with the volumes it mounts."""
     given = yaml.safe_load(text)
+    if "spec" in given:
+        pod = given["spec"]["template"]["spec"]
+        mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        return
     configs = [value for value in _strings(given) if '"kv_connector"' in value]
     assert configs
     for config in configs:

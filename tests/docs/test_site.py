@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvloft import metric_names
+
 pytest.importorskip("mkdocs", reason="needs requirements/docs.txt")
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,13 @@ def test_links_beside_the_site_lead_somewhere():
     for page in ROOT.glob("*.md"):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (ROOT / link).exists(), f"{page.name}: {link}"
+
+
+def test_metrics_that_pages_name_exist():
+    known = {value for name, value in vars(metric_names).items() if name.isupper()}
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
+        for name in re.findall(r"vllm:kvloft_\w+", page.read_text()):
+            assert name.removesuffix("_total") in known, f"{page.name}: {name}"
 
 
 def test_reference_has_every_command_and_every_public_name(site: Path):
