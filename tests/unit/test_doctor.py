@@ -283,11 +283,11 @@ def test_what_a_tier_holds_already_counts_as_room(machine, tmp_path):
 def test_stores_that_answer_and_stores_that_do_not(machine, tmp_path):
     pytest.importorskip("redis"), pytest.importorskip("obstore")
     (tmp_path / "bucket").mkdir()
-    near = {"type": "objects", "name": "near", "url": f"file://{tmp_path}/bucket"}
+    near = {"type": "objects", "name": "near", "url": f"file://{tmp_path}/bucket", "lookup_timeout": 9}
     late = {**near, "name": "late", "lookup_timeout": 1e-7}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        away = {"type": "redis", "name": "away", "url": f"redis://127.0.0.1:{taken.getsockname()[1]}", "put_timeout": 0.5}
+        away = {"type": "redis", "name": "away", "url": f"redis://127.0.0.1:{taken.getsockname()[1]}", "put_timeout": 9}
     locked = {**away, "name": "locked", "password": "env:NOT_THERE"}
     findings = found(Plan(stores=[read_tier(tier) for tier in (near, late, away, locked)]), machine)
     assert findings["store near"][0] is Harm.FINE and "answers in" in findings["store near"][1]
