@@ -255,8 +255,8 @@ def _verdict(
     lines = [
         "",
         f"host memory   {format_size(settings['cpu_bytes_to_use'])}, {stats.capacity} blocks of {format_size(int(block))}",
-        f"pool          {stats.ready} readable, {stats.free} free, {stats.writing} being written; policy "
-        f"{settings['eviction_policy']}: {lists}",
+        f"pool          {stats.ready} readable, {stats.free} free, {stats.writing} being written",
+        f"policy        {settings['eviction_policy']}: {lists}",
         f"evictions     {sum(stats.evicted.values())}"
         + (f" ({evicted})" if evicted else "")
         + f"; stores refused {refused}",
