@@ -1,6 +1,7 @@
 """vLLM takes what `kvloft config` prints, and reads no setting that our tables do not know."""
 
 import json
+import logging
 import re
 import time
 from pathlib import Path
@@ -62,18 +63,22 @@ def test_vllm_takes_kvloft_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["lru", "arc", "s3-fifo", "arc-vllm"])
-def test_vllm_takes_a_policy(policy: str) -> None:
+def test_vllm_takes_a_policy(policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvloft")
     manager = spec_of(build(Wanted(host="64KiB", way=Way.POLICY, policy=policy))).get_manager()
     assert isinstance(manager._policy, KvloftCachePolicy)
     assert manager._policy.name == policy
+    assert f"in vLLM's own manager: 8 blocks, policy {policy}" in caplog.text
 
 
-def test_vllm_takes_a_disk_below_its_own(tmp_path: Path) -> None:
+def test_vllm_takes_a_disk_below_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvloft")
     settings = ["disk.namespace=test", "disk.after_reset=keep", "disk.locality=LOCAL"]
     wanted = Wanted(host="64KiB", way=Way.TIERING, disks=[f"{tmp_path}:4MiB"], settings=settings)
     manager = spec_of(build(wanted)).get_manager()
     (tier,) = manager.secondary_tiers
     assert (tier.tier.capacity_bytes, tier._keep) == (4 << 20, True)
+    assert f"below vLLM's own tiering: blocks of 8 KiB in disk {tmp_path} up to 4 MiB" in caplog.text
     manager.shutdown()
 
 

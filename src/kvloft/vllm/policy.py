@@ -4,6 +4,7 @@
 its class (`LRU`, `ARC`, `ARCvLLM`) or by its name (`arc-vllm`), those of installed plug-ins included.
 """
 
+import logging
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,14 +15,16 @@ from typing import ClassVar, cast
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order_request_keys
 
+from kvloft import __version__
 from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, is_policy, make_policy, policy_names
 from kvloft.policies.base import evict_checked
 from kvloft.policies.hinted import Hinted
 from kvloft.request import Key, Request
-from kvloft.vllm.compat import positions_of
+from kvloft.vllm.compat import join_logging, positions_of
 from kvloft.vllm.recording import Recording
 from kvloft.vllm.request import request_of
 
+_log = logging.getLogger(__name__)
 _NOBODY = Request(id="unknown to the policy")
 
 
@@ -65,6 +68,8 @@ class KvloftCachePolicy(CachePolicy):
         super().__init__(cache_capacity)
         self.policy: Policy = make_policy(self.name, cache_capacity)
         self._hinted = Hinted(self.policy)
+        join_logging()
+        _log.info("kvloft %s in vLLM's own manager: %d blocks, policy %s", __version__, cache_capacity, self.name)
         facts = {"policy": self.name, "capacity": cache_capacity}
         self._recording = Recording(self.record, facts) if self.record else None
         self._chunks: dict[Key, ChunkStatus] = {}

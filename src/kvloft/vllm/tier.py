@@ -1,5 +1,6 @@
 """`DiskTier`: kvloft's disk below vLLM's stock `TieringOffloadingSpec`, by configuration alone."""
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -19,13 +20,17 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from kvloft import __version__
+from kvloft.config import format_size
 from kvloft.metric_names import DISK_TIER, DISK_TIER_SIZE, Where
 from kvloft.settings.stock import read_stock_disk
 from kvloft.tiers.base import Buffer, Presence, Status
 from kvloft.tiers.salted import Salted
+from kvloft.vllm.compat import join_logging
 from kvloft.vllm.metrics import definitions_of
 from kvloft.vllm.namespace import namespace_of
 
+_log = logging.getLogger(__name__)
 _RESULTS = {Presence.HIT: LookupResult.HIT, Presence.MISS: LookupResult.MISS, Presence.UNKNOWN: LookupResult.RETRY}
 _SHUN_SECONDS = 10.0
 """For how long a block that the medium failed to deliver is a miss. Asked again at once it would fail again, for ever."""
@@ -66,6 +71,8 @@ class DiskTier(SecondaryTierManager):
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         block_bytes = int(self._rows.shape[1])
         self.tier = Salted(plan.open(block_bytes, namespace_of(offloading_spec.config, block_bytes, "vllm", plan.label)))
+        join_logging()
+        _log.info("kvloft %s below vLLM's own tiering: blocks of %s in %s", __version__, format_size(block_bytes), plan)
         self._jobs: dict[int, TransferJob] = {}
         self._shunned: dict[OffloadKey, float] = {}
         """Blocks that the medium failed to deliver, and until when they are misses."""
