@@ -38,7 +38,8 @@ bench: $(VENV)/.vllm $(VENV)/.dev
 	for file in benchmarks/[!_]*.py; do $(BIN)/python $$file --short || exit 1; done
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
 
 dist: $(VENV)/.dist
 	$(BIN)/python .ci/dist.py

@@ -26,11 +26,6 @@ SHOWN = {
     ("README.md", "5 conversations: their tokens together, mean time to first token (TTFT)"): (
         "one run's screen, with its times; tests/e2e/test_demo.py runs the command and looks at the counts"
     ),
-    (
-        "CONTRIBUTING.md",
-        "errors, config, request → keys, telemetry, geometry → policies → pool, tiers → transfer, traces → sim, vllm → "
-        "report → cli",
-    ): "an order, which tests/unit/test_imports.py holds",
     ("docs/figures.md", "trunk + (capacity - trunk) * R      blocks (capacity * R, if the trunk does not fit)"): (
         "a formula; tests/unit/test_sim_sweep.py holds the samples"
     ),
