@@ -162,6 +162,11 @@ def choice(*choices: str) -> Kind:
     return Kind(read, {"enum": names}, listed)
 
 
+def constant(text: str) -> Kind:
+    """That text and no other. Only its JSON Schema insists: who is spoken to is settled before its settings are read."""
+    return Kind(str, {"const": text}, f'"{text}"')
+
+
 def read_number(value: object) -> float:
     """A number greater than 0, as it was given.
 
@@ -177,6 +182,8 @@ _SIZE_TEXT = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 _SHARE_TEXT = r"^\s*\d+(\.\d+)?\s*%\s*$"
 _BYTES = {"type": "integer", "minimum": 1}
 
+MAPPING = Kind(lambda value: value, {"type": "object"}, "mapping")
+"""Taken as it is, for somebody else to read."""
 TEXT = Kind(_read_text, {"type": "string", "minLength": 1}, "text")
 SECONDS = Kind(_read_seconds, {"type": "number", "exclusiveMinimum": 0}, "seconds")
 NUMBER = Kind(read_number, {"type": "number", "exclusiveMinimum": 0}, "number greater than 0")

@@ -9,7 +9,8 @@ from kvloft.config import Share, nearest, parse_share_or_size
 from kvloft.errors import ConfigError
 from kvloft.policies import DEFAULT
 from kvloft.settings.connector import EXTRA, SPECS, Way, check
-from kvloft.settings.stock import OURS, class_name
+from kvloft.settings.spec import OURS
+from kvloft.settings.stock import class_name
 from kvloft.tiers.stores import type_of
 from kvloft.transfer.arena import total_memory
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from kvloft.config import nearest, shown
-from kvloft.fields import COUNT, FLAG, TEXT, Field, Kind, choice, object_schema, read_fields
-from kvloft.settings.spec import SPEC, read_spec
-from kvloft.settings.stock import CPU, OURS, TIERING, read_stock
+from kvloft.fields import COUNT, FLAG, MAPPING, TEXT, Field, choice, constant, object_schema, read_fields
+from kvloft.settings.spec import OURS, SPEC, read_spec
+from kvloft.settings.stock import CPU, TIERING, read_stock
 
 EXTRA = "kv_connector_extra_config"
 
@@ -30,16 +30,10 @@ SPECS = {
     Way.TIERING: ("TieringOffloadingSpec", TIERING),
 }
 """The spec of each way by its name, and what may be said to it."""
-_MAPPING = Kind(lambda value: value, {"type": "object"}, "mapping")
 CONNECTOR = (
-    Field(
-        "kv_connector",
-        Kind(TEXT.read, {"const": "OffloadingConnector"}, '"OffloadingConnector"'),
-        "What vLLM hands KV blocks to.",
-        required=True,
-    ),
+    Field("kv_connector", constant("OffloadingConnector"), "What vLLM hands KV blocks to.", required=True),
     Field("kv_role", choice("kv_both", "kv_producer", "kv_consumer"), "Store and load, or only one.", required=True),
-    Field(EXTRA, _MAPPING, "Settings of kvloft, and of vLLM's own offloading.", required=True),
+    Field(EXTRA, MAPPING, "Settings of kvloft, and of vLLM's own offloading.", required=True),
     Field("kv_load_failure_policy", choice("fail", "recompute"), "What becomes of a request whose load failed.", "fail"),
     Field("engine_id", TEXT, "Tells this engine from others; made up if not given."),
     Field("kv_connector_module_path", TEXT, "Where to import a connector from; not needed here."),

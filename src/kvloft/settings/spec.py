@@ -5,13 +5,15 @@ from typing import Any
 
 from kvloft.config import Share, nearest, shown
 from kvloft.errors import ConfigError
-from kvloft.fields import COUNT, FLAG, SIZE_OR_SHARE, TEXT, Field, Kind, choice, count, object_schema, read_fields
+from kvloft.fields import COUNT, FLAG, SIZE_OR_SHARE, TEXT, Field, Kind, choice, constant, count, object_schema, read_fields
 from kvloft.policies import DEFAULT, is_policy, load_policy, policy_names
 from kvloft.policies.admission import ADMISSIONS
 from kvloft.tiers.settings import read_tiers, tiers_schema
 from kvloft.transfer.arena import total_memory
 from kvloft.transfer.limits import CascadeConfig, cascade_fields
 
+OURS = "kvloft.vllm"
+"""Where vLLM finds what is kvloft's."""
 REFUSED = {
     "secondary_tiers": "KvloftSpec has tiers of its own; name them in tiers",
     "canonical_layout": "KvloftSpec keeps blocks in the layout of the workers; leave it out",
@@ -99,8 +101,8 @@ OF_VLLM = (
 )
 """Read by vLLM's connector whatever the spec."""
 SPEC = (
-    Field("spec_name", Kind(str, {"const": "KvloftSpec"}, '"KvloftSpec"'), "kvloft's manager, worker and tiers."),
-    Field("spec_module_path", Kind(str, {"const": "kvloft.vllm"}, '"kvloft.vllm"'), "Where vLLM finds it."),
+    Field("spec_name", constant("KvloftSpec"), "kvloft's manager, worker and tiers."),
+    Field("spec_module_path", constant(OURS), "Where vLLM finds it."),
     HOST,
     POLICY,
     ADMISSION,
@@ -150,13 +152,18 @@ def read_spec(given: Mapping[str, Any], problems: list[str], strict: bool = Fals
     problems += [f"{name}: is not possible: {why}" for name, why in REFUSED.items() if given.get(name)]
     rest = {name: value for name, value in given.items() if name not in REFUSED}
     values = read_fields(rest, SPEC, problems, strict=strict)
-    problems += _policy_problems(given)
-    if given.get("blocks_per_chunk") is not None and given.get("block_size") is not None:
-        problems.append("block_size: says the same as blocks_per_chunk; give only one of both")
+    problems += [*_policy_problems(given), *block_problems(given)]
     host = values.get(HOST.name)
     if isinstance(host, Share):
         values[HOST.name] = host.of(total_memory())
     return {field.name: field.default for field in SPEC if field not in OF_VLLM} | values
+
+
+def block_problems(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the size of blocks, whatever the spec."""
+    if given.get("blocks_per_chunk") is None or given.get("block_size") is None:
+        return []
+    return ["block_size: says the same as blocks_per_chunk; give only one of both"]
 
 
 def _policy_problems(given: Mapping[str, Any]) -> list[str]:

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 from kvloft.config import nearest, parse_share_or_size, shown
 from kvloft.errors import ConfigError
-from kvloft.fields import FLAG, NUMBER, TEXT, Field, Kind, choice, object_schema, read_fields
+from kvloft.fields import FLAG, MAPPING, NUMBER, TEXT, Field, Kind, choice, constant, object_schema, read_fields
 from kvloft.policies import BUILTIN, is_policy, policy_names
-from kvloft.settings.spec import HOST, OF_VLLM, POLICY, THRESHOLD, TRACKER
+from kvloft.settings.spec import HOST, OF_VLLM, OURS, POLICY, THRESHOLD, TRACKER, block_problems
 from kvloft.tiers.settings import TYPES, TierPlan, read_tier
 
-OURS = "kvloft.vllm"
-"""Where vLLM finds what is kvloft's."""
 _THEIR_POLICIES = ("lru", "arc")
 """Names that vLLM's registry knows first, whatever the module path says."""
 _THEIR_TIERS = ("example", "fs", "p2p", "obj", "kvcr")
@@ -39,7 +37,7 @@ def class_name(policy: str) -> str:
     return BUILTIN[policy].__name__ if policy in BUILTIN else policy
 
 
-def policy_problems(given: Mapping[str, Any]) -> list[str]:
+def _policy_problems(given: Mapping[str, Any]) -> list[str]:
     """What is wrong with the policy that settings of a stock spec name."""
     name, module = given.get(POLICY.name), given.get("cache_policy_module_path")
     if module is None:
@@ -94,9 +92,9 @@ _AROUND = (
     Field("locality", choice("LOCAL", "REMOTE"), "What requests may ask for this tier by. By default either."),
 )
 _FROM_VLLM = (
-    Field("type", Kind(str, {"const": "DiskTier"}, '"DiskTier"'), "kvloft's disk tier.", required=True),
-    Field("module_path", Kind(str, {"const": OURS}, f'"{OURS}"'), "Where vLLM finds it.", required=True),
-    Field("backpressure", Kind(lambda value: value, {"type": "object"}, "mapping"), "vLLM's own; see its documentation."),
+    Field("type", constant("DiskTier"), "kvloft's disk tier.", required=True),
+    Field("module_path", constant(OURS), "Where vLLM finds it.", required=True),
+    Field("backpressure", MAPPING, "vLLM's own; see its documentation."),
 )
 DISK = (*_FROM_VLLM, *TYPES["disk"].fields, *_AROUND)
 """All that may be said of one."""
@@ -167,21 +165,14 @@ _COMMON = (
     Field("canonical_layout", FLAG, "Keep blocks in a layout that does not depend on how the model is spread.", False),
 )
 CPU = (
-    Field(
-        "spec_name", Kind(str, {"const": "CPUOffloadingSpec"}, '"CPUOffloadingSpec"'), "vLLM's own host memory, the default."
-    ),
+    Field("spec_name", constant("CPUOffloadingSpec"), "vLLM's own host memory, the default."),
     *_COMMON,
     THRESHOLD,
     TRACKER,
 )
 """What `CPUOffloadingSpec` reads."""
 TIERING = (
-    Field(
-        "spec_name",
-        Kind(str, {"const": "TieringOffloadingSpec"}, '"TieringOffloadingSpec"'),
-        "vLLM's own host memory with tiers below.",
-        required=True,
-    ),
+    Field("spec_name", constant("TieringOffloadingSpec"), "vLLM's own host memory with tiers below.", required=True),
     *_COMMON,
     Field(
         "secondary_tiers",
@@ -193,7 +184,7 @@ TIERING = (
         "Tiers below host memory.",
         (),
     ),
-    Field("backpressure", Kind(lambda value: value, {"type": "object"}, "mapping"), "vLLM's own, for all its tiers."),
+    Field("backpressure", MAPPING, "vLLM's own, for all its tiers."),
     Field("tier_poll_interval_s", NUMBER, "vLLM 0.33: seconds between two looks at tiers that work between steps.", 0.001),
 )
 """What `TieringOffloadingSpec` reads."""
@@ -204,7 +195,5 @@ def read_stock(given: Mapping[str, Any], fields: Sequence[Field], problems: list
     refused = (THRESHOLD.name, TRACKER.name) if fields is TIERING else ()
     problems += [f"{name}: is not possible with TieringOffloadingSpec; take it out" for name in refused if given.get(name)]
     values = read_fields({name: value for name, value in given.items() if name not in refused}, fields, problems)
-    problems += policy_problems(given)
-    if given.get("blocks_per_chunk") is not None and given.get("block_size") is not None:
-        problems.append("block_size: says the same as blocks_per_chunk; give only one of both")
+    problems += [*_policy_problems(given), *block_problems(given)]
     return values

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kvloft.config import Share, format_size, nearest, shown
 from kvloft.errors import ConfigError
-from kvloft.fields import COUNT, FLAG, SECONDS, SIZE_OR_SHARE, TEXT, Field, Kind, object_schema, read_fields
+from kvloft.fields import COUNT, FLAG, SECONDS, SIZE_OR_SHARE, TEXT, Field, Kind, constant, object_schema, read_fields
 from kvloft.keys import Namespace
 from kvloft.plugins import TIERS, load_plugin, plugin_names
 from kvloft.policies import is_policy, policy_names
@@ -184,7 +184,7 @@ def tiers_schema() -> dict[str, Any]:
     """JSON Schema of a list of tiers."""
     ours = [
         object_schema(
-            [Field("type", Kind(str, {"const": name}, name), kind.meaning, required=True), *COMMON, *kind.fields],
+            [Field("type", constant(name), kind.meaning, required=True), *COMMON, *kind.fields],
             title=name,
         )
         for name, kind in TYPES.items()

@@ -50,7 +50,6 @@ class DiskTier(SecondaryTierManager):
         offloading_spec, primary_kv_view, tier_type, backpressure_detector: from vLLM.
         settings: of `kvloft.settings.stock.DISK`.
 
-
     Raises:
         ConfigError: naming every setting that is wrong.
     """
