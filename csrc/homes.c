@@ -1,23 +1,7 @@
 /* `Homes`: a number for each key, that of the segment it is in. */
 #include "keys.h"
 
-typedef struct {
-    PyObject_HEAD
-    Keys keys;
-} Homes;
-
-static Py_ssize_t
-homes_len(Homes *self)
-{
-    return self->keys.count;
-}
-
-static int
-homes_contains(Homes *self, PyObject *key)
-{
-    uint32_t number;
-    return keys_find(&self->keys, key, &number) < 0 ? -1 : number != NONE;
-}
+typedef Table Homes;
 
 static PyObject *
 homes_get(Homes *self, PyObject *key)
@@ -38,12 +22,6 @@ homes_subscript(Homes *self, PyObject *key)
         return PyLong_FromLongLong(self->keys.entries[number].home);
     PyErr_SetObject(PyExc_KeyError, key);
     return NULL;
-}
-
-static PyObject *
-homes_iter(Homes *self)
-{
-    return keys_iter(&self->keys);
 }
 
 static PyObject *
@@ -133,13 +111,6 @@ homes_copy(Homes *self, PyObject *Py_UNUSED(memo))
     return (PyObject *)copy;
 }
 
-static void
-homes_dealloc(Homes *self)
-{
-    keys_free(&self->keys);
-    Py_TYPE(self)->tp_free(self);
-}
-
 static PyMethodDef methods[] = {
     {"get", (PyCFunction)homes_get, METH_O, NULL},
     {"present", (PyCFunction)homes_present, METH_O, NULL},
@@ -152,12 +123,12 @@ static PyMethodDef methods[] = {
 };
 
 static PyMappingMethods mapping = {
-    .mp_length = (lenfunc)homes_len,
+    .mp_length = (lenfunc)table_len,
     .mp_subscript = (binaryfunc)homes_subscript,
 };
 
 static PySequenceMethods sequence = {
-    .sq_contains = (objobjproc)homes_contains,
+    .sq_contains = (objobjproc)table_contains,
 };
 
 PyTypeObject HomesType = {
@@ -166,8 +137,8 @@ PyTypeObject HomesType = {
     .tp_basicsize = sizeof(Homes),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = homes_new,
-    .tp_iter = (getiterfunc)homes_iter,
-    .tp_dealloc = (destructor)homes_dealloc,
+    .tp_iter = (getiterfunc)table_iter,
+    .tp_dealloc = (destructor)table_dealloc,
     .tp_methods = methods,
     .tp_as_mapping = &mapping,
     .tp_as_sequence = &sequence,

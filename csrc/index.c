@@ -156,12 +156,6 @@ index_contains(Index *self, PyObject *key)
     return state < 0 ? -1 : state != MISS;
 }
 
-static Py_ssize_t
-index_len(Index *self)
-{
-    return self->keys.count;
-}
-
 static bool
 is_ready(const Entry *entry, unsigned detail)
 {
@@ -185,12 +179,6 @@ static PyObject *
 index_ready(Index *self, PyObject *given)
 {
     return keys_pick(&self->keys, given, is_ready, 0);
-}
-
-static PyObject *
-index_iter(Index *self)
-{
-    return keys_iter(&self->keys);
 }
 
 static PyObject *
@@ -547,7 +535,7 @@ static PyGetSetDef counts[] = {
 };
 
 static PySequenceMethods sequence = {
-    .sq_length = (lenfunc)index_len,
+    .sq_length = (lenfunc)table_len,
     .sq_contains = (objobjproc)index_contains,
 };
 
@@ -557,7 +545,7 @@ PyTypeObject IndexType = {
     .tp_basicsize = sizeof(Index),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = index_new,
-    .tp_iter = (getiterfunc)index_iter,
+    .tp_iter = (getiterfunc)table_iter,
     .tp_dealloc = (destructor)index_dealloc,
     .tp_methods = methods,
     .tp_getset = counts,

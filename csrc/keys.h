@@ -82,9 +82,12 @@ int batch_find_all(Batch *batch, Keys *keys, PyObject *items); /* KeyError if on
 void batch_free(Batch *batch);
 PyObject *batch_item(const Batch *batch, Py_ssize_t at); /* a new reference */
 
-PyObject *keys_iter(Keys *keys); /* over all keys as they are now, by number */
-PyObject *untracked(PyObject *module, PyObject *items); /* a tuple that the garbage collector need not visit */
-PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
+/* What slots keep of a hash. */
+static inline uint32_t
+tag_of(Py_hash_t hash)
+{
+    return (uint32_t)(((uint64_t)hash * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
+}
 
 /* The slot where the search for a key begins. */
 static inline uint32_t
@@ -114,8 +117,6 @@ batch_ahead(const Batch *batch, Py_ssize_t at)
     }
 }
 
-PyObject *ascending(PyObject *module, PyObject *values); /* whether no integer is less than the one before */
-
 /* Which keys to pick: what is known of one, NULL if it is not in, and whatever else the choice depends on. */
 typedef bool (*Choice)(const Entry *entry, unsigned detail);
 PyObject *keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail); /* a list, in the order given */
@@ -135,6 +136,22 @@ int keys_may_change(const Keys *keys);
 int batch_add(Batch *batch, bool strict); /* numbers of those that were in get WAS_IN; if strict, these are a ValueError */
 PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
 void keys_give_back(Keys *keys, uint32_t number);
+
+/* The objects: each begins like this. */
+typedef struct {
+    PyObject_HEAD
+    Keys keys;
+} Table;
+
+Py_ssize_t table_len(Table *self);
+int table_contains(Table *self, PyObject *key);
+PyObject *table_iter(Table *self);
+void table_dealloc(Table *self);
+
+/* Functions of no table. */
+PyObject *untracked(PyObject *module, PyObject *items); /* a tuple that the garbage collector need not visit */
+PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
+PyObject *ascending(PyObject *module, PyObject *values); /* whether no integer is less than the one before */
 
 extern PyObject *array_type; /* Python's array.array */
 extern PyTypeObject IndexType, AnswersType, QueuesType, HomesType;

@@ -52,19 +52,6 @@ check_queue(const Queues *self, Py_ssize_t queue)
 
 /* Asking. */
 
-static Py_ssize_t
-queues_len(Queues *self)
-{
-    return self->keys.count;
-}
-
-static int
-queues_contains(Queues *self, PyObject *key)
-{
-    uint32_t number;
-    return keys_find(&self->keys, key, &number) < 0 ? -1 : number != NONE;
-}
-
 static PyObject *
 queues_queue(Queues *self, PyObject *key)
 {
@@ -277,13 +264,6 @@ queues_copy(Queues *self, PyObject *Py_UNUSED(memo))
     return (PyObject *)copy;
 }
 
-static void
-queues_dealloc(Queues *self)
-{
-    keys_free(&self->keys);
-    Py_TYPE(self)->tp_free(self);
-}
-
 static PyMethodDef methods[] = {
     {"queue", (PyCFunction)queues_queue, METH_O, NULL},
     {"size", (PyCFunction)queues_size, METH_VARARGS, NULL},
@@ -303,8 +283,8 @@ static PyMethodDef methods[] = {
 };
 
 static PySequenceMethods sequence = {
-    .sq_length = (lenfunc)queues_len,
-    .sq_contains = (objobjproc)queues_contains,
+    .sq_length = (lenfunc)table_len,
+    .sq_contains = (objobjproc)table_contains,
 };
 
 PyTypeObject QueuesType = {
@@ -313,7 +293,7 @@ PyTypeObject QueuesType = {
     .tp_basicsize = sizeof(Queues),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = queues_new,
-    .tp_dealloc = (destructor)queues_dealloc,
+    .tp_dealloc = (destructor)table_dealloc,
     .tp_methods = methods,
     .tp_as_sequence = &sequence,
 };
