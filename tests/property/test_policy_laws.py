@@ -7,7 +7,8 @@ from kvloft.testing.policies import PolicyLaws
 
 for _name in BUILTIN:
     _class = f"Test_{_name.replace('-', '_')}"
-    globals()[_class] = type(_class, (PolicyLaws,), {"policy": _name})
+    # As in vLLM, of a running request the blocks stored first leave first.
+    globals()[_class] = type(_class, (PolicyLaws,), {"policy": _name, "tails_first": _name != "arc-vllm"})
 
 
 def test_every_policy_is_covered() -> None:

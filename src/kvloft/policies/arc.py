@@ -35,6 +35,7 @@ class ARC(Policy):
     """ARC as in the paper: a ghost hit re-enters T2; |T1| + |B1| is at most the capacity, all four lists at most twice."""
 
     name = "arc"
+    minds_running = True
     ghosts_enter_t2 = True
     tails_first = True
 

@@ -49,6 +49,9 @@ class Policy(ABC):
     """
 
     name: ClassVar[str]
+    minds_running: ClassVar[bool] = False
+    """Whether it sees to it itself that of a running request's blocks the tail leaves before the head, or means otherwise.
+    For others `kvloft.policies.open_chains.TailsFirst` does."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -96,6 +99,10 @@ class Policy(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Forget everything, ghosts and what was learned included."""
+
+    def residents(self) -> int:
+        """Blocks that it could evict."""
+        return sum(size for name, size in self.sizes().items() if not name.startswith("ghost"))
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from kvloft.errors import PolicyError
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.chains import ChainTree, Segment, runs
+from kvloft.policies.chains import ChainTree, Segment, runs, stand_in
 from kvloft.request import Key, Request
 
 
@@ -24,6 +24,7 @@ class Chained(Policy):
     """
 
     name = "chains"
+    minds_running = True
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy.capacity)
@@ -104,8 +105,7 @@ class Chained(Policy):
             if not chosen:
                 raise PolicyError(f"policy {self.policy.name!r} found none of the ends of chains that may leave; law 1")
             if len(view.gone) > len(chosen):
-                named = {*chosen}
-                chosen = self._stand_in(chosen, [key for key in view.gone if key not in named])
+                chosen = stand_in(self.policy, chosen, view.gone, self._before)
             self._drop(chosen)
             victims += chosen
         return victims
@@ -120,23 +120,6 @@ class Chained(Policy):
 
     def sizes(self) -> dict[str, int]:
         return self.policy.sizes()
-
-    def _stand_in(self, chosen: Sequence[Key], spared: Sequence[Key]) -> list[Key]:
-        """Victims that leave nothing behind: some that the policy has spared, for those it has taken before them."""
-        leaving = dict.fromkeys(chosen)
-        back: list[Key] = []
-        for key in spared:
-            first = next(filter(leaving.__contains__, self._before(key)), None)
-            if first is not None:
-                del leaving[first]
-                leaving[key] = None
-                back.append(first)
-        if back:
-            self.policy.forget([key for key in spared if key in leaving])
-            nobody = Request(object())
-            self.policy.admit(Offer(back, nobody, back))
-            self.policy.finish((), frozenset(), nobody)
-        return list(leaving)
 
     def _before(self, key: Key) -> list[Key]:
         """Resident blocks before one, head first."""

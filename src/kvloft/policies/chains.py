@@ -4,13 +4,13 @@ A tree of segments stands for all resident chains; each segment follows the end 
 requests, so touching a prefix of thousands of blocks costs in segments, and no object is kept by the block.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import filterfalse
 from typing import Generic, Self, TypeVar
 
 from kvloft._table import Homes, untracked
-from kvloft.policies.base import Offer
-from kvloft.request import Key
+from kvloft.policies.base import Offer, Policy
+from kvloft.request import Key, Request
 
 
 class Segment:
@@ -157,3 +157,32 @@ def common(one: Sequence[Key], other: Sequence[Key]) -> int:
             break
         length += 1
     return length
+
+
+def stand_in(
+    policy: Policy, chosen: Sequence[Key], could: Iterable[Key], before: Callable[[Key], Iterable[Key]]
+) -> list[Key]:
+    """Victims that leave nothing behind that needs them: blocks that a policy has spared, for those it chose before them.
+
+    Args:
+        policy: what has evicted; those it is to keep after all come back to it as new ones.
+        chosen: its victims.
+        could: what it could have had, tails before heads.
+        before: by block: what must not leave before it, head first.
+    """
+    leaving = dict.fromkeys(chosen)
+    gone: list[Key] = []
+    back: list[Key] = []
+    for key in [key for key in could if key not in leaving]:
+        first = next(filter(leaving.__contains__, before(key)), None)
+        if first is not None:
+            del leaving[first]
+            leaving[key] = None
+            gone.append(key)
+            back.append(first)
+    if back:
+        policy.forget(gone)
+        nobody = Request(object())
+        policy.admit(Offer(back, nobody, back))
+        policy.finish((), frozenset(), nobody)
+    return list(leaving)

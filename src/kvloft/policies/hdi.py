@@ -44,6 +44,7 @@ class HDI(Policy):
     """
 
     name = "hdi"
+    minds_running = True
     HAZARDS = Hazards
     RIVAL = Rival
     GHOSTS = 8

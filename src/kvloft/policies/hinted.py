@@ -353,7 +353,7 @@ class Hinted(Policy):
         held = self._held_keys
         if not held:
             return self.policy.evict(n, keep, offer)
-        room = self._residents() - len(keep) - n
+        room = self.policy.residents() - len(keep) - n
         given_up: list[Key] = []
         for number in self._held:
             if len(held) - len(given_up) <= room:
@@ -397,9 +397,6 @@ class Hinted(Policy):
             queue[number] = None
             queue.move_to_end(number, last=False)
         self.evictions[why] += n - max(left, 0) if n > 0 else 0
-
-    def _residents(self) -> int:
-        return sum(size for name, size in self.policy.sizes().items() if not name.startswith("ghost"))
 
     def _over_quota(self, offer: Offer) -> int:
         quota = self._quotas.get(offer.request.tenant)

@@ -16,6 +16,7 @@ class LRU(Policy):
     """
 
     name = "lru"
+    minds_running = True
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)

@@ -14,6 +14,7 @@ from kvloft.policies import Offer, Policy, make_policy
 from kvloft.policies.admission import Admission
 from kvloft.policies.base import evict_checked
 from kvloft.policies.hinted import Hinted
+from kvloft.policies.open_chains import TailsFirst
 from kvloft.pool.life import Life
 from kvloft.request import Key, Request
 from kvloft.telemetry import Counters, Event, EventKind, Stats
@@ -96,7 +97,7 @@ class BlockPool:
         self.capacity = capacity
         self.policy = make_policy(policy, capacity)
         self.admission = admission
-        self._hinted = Hinted(self.policy, clock, quotas)
+        self._hinted = Hinted(TailsFirst.over(self.policy), clock, quotas)
         self.generation = 0
         self.counters = Counters()
         self._index = Index(capacity)

@@ -28,6 +28,8 @@ class PolicyLaws:
     """Subclass it, set `policy` to a name or class, and let pytest collect it."""
 
     policy: ClassVar[str | type[Policy]]
+    tails_first: ClassVar[bool] = True
+    """Whether the blocks of running requests leave tail first. False for a policy that means otherwise."""
     capacity: ClassVar[int] = 8
 
     def test_pool_machine(self) -> None:
@@ -96,6 +98,23 @@ class PolicyLaws:
         pool.finish(request)
         left = [key for key in drain_order(pool) if isinstance(key, int)]
         assert left == sorted(left, reverse=True) and len(left) == length
+
+    @given(runs=_RUNS, batches=st.lists(st.integers(1, 3), min_size=1, max_size=4), n=st.integers(1, 8))
+    @_law
+    def test_tail_leaves_first_while_running(self, runs: list[tuple[int, int]], batches: list[int], n: int) -> None:
+        """Of a request that has stored in several batches and goes on, what has left is always the tail."""
+        pool = self.pool(runs)
+        request = Request("running")
+        chain: list[Key] = []
+        for size in batches:
+            part = [("running", len(chain) + at) for at in range(size)]
+            self.store(pool, part, request)
+            chain += part
+        stored = [key for key in chain if key in pool]
+        for at in range(0, 8, n):
+            self.store(pool, [("other", at, place) for place in range(n)], Request(("other", at)))
+            left = [key for key in stored if key in pool]
+            assert not self.tails_first or left == stored[: len(left)]
 
     @given(runs=_RUNS, again=st.integers(1, 3))
     @_law

@@ -19,6 +19,7 @@ from kvloft import __version__
 from kvloft.policies import BUILTIN, ARCvLLM, Offer, Policy, is_policy, make_policy, policy_names
 from kvloft.policies.base import evict_checked
 from kvloft.policies.hinted import Hinted
+from kvloft.policies.open_chains import TailsFirst
 from kvloft.request import Key, Request
 from kvloft.vllm.compat import join_logging, positions_of
 from kvloft.vllm.recording import Recording
@@ -67,7 +68,7 @@ class KvloftCachePolicy(CachePolicy):
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
         self.policy: Policy = make_policy(self.name, cache_capacity)
-        self._hinted = Hinted(self.policy)
+        self._hinted = Hinted(TailsFirst.over(self.policy))
         join_logging()
         _log.info("kvloft %s in vLLM's own manager: %d blocks, policy %s", __version__, cache_capacity, self.name)
         facts = {"policy": self.name, "capacity": cache_capacity}
