@@ -157,28 +157,10 @@ def _serve_parser() -> Any:
 
 
 def _spec(settings: dict[str, Any]) -> None:
-    from vllm.v1.kv_offload.config import (
-        OffloadingCacheConfig,
-        OffloadingConfig,
-        OffloadingGroupConfig,
-        OffloadingModelConfig,
-        OffloadingParallelConfig,
-    )
-
     from kvloft.vllm import KvloftSpec
+    from offloading import offloading_config
 
-    KvloftSpec(
-        OffloadingConfig(
-            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
-            worker_kv_bytes_per_block=1 << 20,
-            enable_kv_cache_events=False,
-            extra_config=settings,
-            engine_id="engine",
-            model=OffloadingModelConfig("model", "bfloat16"),
-            cache=OffloadingCacheConfig(32, settings.get("blocks_per_chunk", 1)),
-            parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
-        )
-    )
+    KvloftSpec(offloading_config(settings, 1 << 20, blocks_per_chunk=settings.get("blocks_per_chunk", 1)))
 
 
 def _strings(value: Any) -> list[str]:

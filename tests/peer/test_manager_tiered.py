@@ -20,13 +20,6 @@ from vllm.v1.kv_offload.base import (
     TierMatcher,
     make_offload_key,
 )
-from vllm.v1.kv_offload.config import (
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hostile import HostileTier
@@ -37,6 +30,7 @@ from kvloft.tiers.disk import DiskTier
 from kvloft.transfer.limits import CascadeConfig
 from kvloft.vllm import KvloftSpec, TieredManager
 from kvloft.vllm.compat import RELEASE
+from offloading import offloading_config
 from sleepy_io import sleepy_io  # noqa: F401
 
 BLOCK = 4096
@@ -357,16 +351,7 @@ def test_no_call_of_the_scheduler_does_io(tmp_path: Path, io: list[tuple[str, in
 
 def make_spec(**settings: Any) -> Any:
     return KvloftSpec(
-        OffloadingConfig(
-            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
-            worker_kv_bytes_per_block=BLOCK,
-            enable_kv_cache_events=False,
-            extra_config={"cpu_bytes_to_use": SLOTS * BLOCK, **settings},
-            engine_id=f"kvloft-{time.time_ns()}",
-            model=OffloadingModelConfig("model", "float32"),
-            cache=OffloadingCacheConfig(32, 1),
-            parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
-        )
+        offloading_config({"cpu_bytes_to_use": SLOTS * BLOCK, **settings}, BLOCK, engine=f"kvloft-{time.time_ns()}")
     )
 
 

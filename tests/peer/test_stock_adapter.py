@@ -2,18 +2,12 @@
 
 import pytest
 from vllm.v1.kv_offload.base import ReqContext, make_offload_key
-from vllm.v1.kv_offload.config import (
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvloft.vllm.policy import KvloftCachePolicy, find_cache_policy
+from offloading import offloading_config
 
 
 def keys_of(*numbers):
@@ -142,27 +136,7 @@ def test_reset_forgets_all(arc):
 @pytest.mark.parametrize("name", ["LRU", "ARC", "ARCvLLM"])
 def test_two_json_lines_put_our_policy_into_vllms_own_spec(name):
     extra = {"cpu_bytes_to_use": 1 << 20, "eviction_policy": name, "cache_policy_module_path": "kvloft.vllm"}
-    config = OffloadingConfig(
-        groups=(OffloadingGroupConfig(tokens_per_block=16, layer_names=("layer",), group_id=0),),
-        worker_kv_bytes_per_block=4096,
-        enable_kv_cache_events=True,
-        extra_config=extra,
-        engine_id="engine",
-        model=OffloadingModelConfig(name="model", dtype="float16"),
-        cache=OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=1),
-        parallel=OffloadingParallelConfig(
-            rank=0,
-            world_size=1,
-            tp_size=1,
-            pp_size=1,
-            pcp_size=1,
-            dcp_size=1,
-            data_parallel_index=0,
-            data_parallel_size=1,
-            data_parallel_rank_local=None,
-            is_parallelism_agnostic=True,
-        ),
-    )
+    config = offloading_config(extra, 4096, block_tokens=16, events=True)
     manager = CPUOffloadingSpec(config).get_manager()
     assert type(manager) is CPUOffloadingManager
     assert isinstance(manager._policy, find_cache_policy(name))

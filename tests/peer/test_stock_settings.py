@@ -14,13 +14,6 @@ pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 import vllm.distributed.kv_transfer.kv_connector.v1.offloading as offloading
 import vllm.v1.kv_offload as kv_offload
 from vllm.config import KVTransferConfig
-from vllm.v1.kv_offload.config import (
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 from kvloft.settings.build import Wanted, build
@@ -28,6 +21,7 @@ from kvloft.settings.connector import CONNECTOR, SPECS, Way
 from kvloft.settings.spec import REFUSED
 from kvloft.vllm.compat import RELEASE
 from kvloft.vllm.policy import KvloftCachePolicy
+from offloading import offloading_config
 
 BLOCK = 8192
 
@@ -37,16 +31,7 @@ def spec_of(config: dict[str, Any]) -> Any:
     transfer = KVTransferConfig(**json.loads(json.dumps(config)))
     assert transfer.is_kv_transfer_instance
     made = OffloadingSpecFactory.create_spec(
-        OffloadingConfig(
-            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
-            worker_kv_bytes_per_block=BLOCK,
-            enable_kv_cache_events=False,
-            extra_config=transfer.kv_connector_extra_config,
-            engine_id=f"kvloft-test-{time.time_ns()}",
-            model=OffloadingModelConfig("model", "float32"),
-            cache=OffloadingCacheConfig(32, 1),
-            parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
-        )
+        offloading_config(transfer.kv_connector_extra_config, BLOCK, engine=f"kvloft-test-{time.time_ns()}")
     )
     assert made.num_chunks == 8
     return made

@@ -12,19 +12,13 @@ import pytest
 pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 
 from vllm.v1.kv_offload.base import LookupResult, Medium, ReqContext, ScheduleEndContext, TierFilter, make_offload_key
-from vllm.v1.kv_offload.config import (
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvloft.errors import ConfigError
 from kvloft.tiers.base import Presence
 from kvloft.tiers.wrappers import Faulty
 from kvloft.vllm.compat import RELEASE
+from offloading import offloading_config
 
 CHUNK = 8192
 CHUNKS = 8
@@ -37,15 +31,11 @@ class Stock:
     def __init__(self, path: Path, events: bool = False, **settings: Any) -> None:
         tier = {"type": "DiskTier", "module_path": "kvloft.vllm", "path": str(path), "capacity": "4MiB", "namespace": "test"}
         self.spec = TieringOffloadingSpec(
-            OffloadingConfig(
-                groups=(OffloadingGroupConfig(32, ("layer",), 0),),
-                worker_kv_bytes_per_block=CHUNK,
-                enable_kv_cache_events=events,
-                extra_config={"cpu_bytes_to_use": CHUNKS * CHUNK, "secondary_tiers": [{**tier, **settings}]},
-                engine_id=f"kvloft-test-{time.time_ns()}-{next(_engines)}",
-                model=OffloadingModelConfig("model", "float32"),
-                cache=OffloadingCacheConfig(32, 1),
-                parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
+            offloading_config(
+                {"cpu_bytes_to_use": CHUNKS * CHUNK, "secondary_tiers": [{**tier, **settings}]},
+                CHUNK,
+                events=events,
+                engine=f"kvloft-test-{time.time_ns()}-{next(_engines)}",
             )
         )
         self.manager: Any = self.spec.get_manager()

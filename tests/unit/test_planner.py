@@ -477,15 +477,8 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize("disk", [0, 3 * TIB + 1])
 def test_the_flags_are_what_the_spec_reads(tmp_path, disk, admission):
     pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
-    from vllm.v1.kv_offload.config import (
-        OffloadingCacheConfig,
-        OffloadingConfig,
-        OffloadingGroupConfig,
-        OffloadingModelConfig,
-        OffloadingParallelConfig,
-    )
-
     from kvloft.vllm import KvloftSpec
+    from offloading import offloading_config
 
     machine = Machine(block_tokens=512, block_bytes=1 << 20, prefill_tokens_per_second=1.0)
     plan = bought(disk=disk, admission=admission, policy="s3-fifo", machine=machine)
@@ -499,18 +492,7 @@ def test_the_flags_are_what_the_spec_reads(tmp_path, disk, admission):
     assert check(config).problems == []
     extra = config["kv_connector_extra_config"]
     assert extra["block_size"] == 512
-    spec = KvloftSpec(
-        OffloadingConfig(
-            groups=(OffloadingGroupConfig(16, ("layer",), 0),),
-            worker_kv_bytes_per_block=1 << 20,
-            enable_kv_cache_events=False,
-            extra_config=extra,
-            engine_id="engine",
-            model=OffloadingModelConfig("model", "float32"),
-            cache=OffloadingCacheConfig(16, extra["block_size"] // 16),
-            parallel=OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True),
-        )
-    )
+    spec = KvloftSpec(offloading_config(extra, 1 << 20, block_tokens=16, blocks_per_chunk=extra["block_size"] // 16))
     assert spec.num_chunks == 64 * GIB // (32 << 20)
     assert spec.eviction_policy == "s3-fifo"
     assert spec.extra_config["cascade"].admission is (admission if disk else Admission.EVERYTHING)

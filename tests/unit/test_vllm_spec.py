@@ -13,34 +13,24 @@ pytest.importorskip("vllm", reason="needs pip install 'kvloft[vllm]'")
 
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
-from vllm.v1.kv_offload.config import (
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
 
 from kvloft import __version__
 from kvloft.errors import ConfigError
 from kvloft.policies import policy_names
 from kvloft.vllm import KvloftSpec
 from kvloft.vllm.compat import RELEASE, join_logging
+from offloading import offloading_config
 
 MakeSpec = Callable[..., Any]
 
 
 def make_spec(ranks: int = 1, block_bytes: int = 5000, blocks_per_chunk: int = 2, **settings: Any) -> Any:
     return KvloftSpec(
-        OffloadingConfig(
-            groups=(OffloadingGroupConfig(32, ("layer",), 0),),
-            worker_kv_bytes_per_block=block_bytes,
-            enable_kv_cache_events=False,
-            extra_config={"spec_name": "KvloftSpec", "spec_module_path": "kvloft.vllm", **settings},
-            engine_id="engine",
-            model=OffloadingModelConfig("model", "float32"),
-            cache=OffloadingCacheConfig(32, blocks_per_chunk),
-            parallel=OffloadingParallelConfig(0, ranks, ranks, 1, 1, 1, 0, 1, None, True),
+        offloading_config(
+            {"spec_name": "KvloftSpec", "spec_module_path": "kvloft.vllm", **settings},
+            block_bytes,
+            blocks_per_chunk=blocks_per_chunk,
+            ranks=ranks,
         )
     )
 

@@ -5,9 +5,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from kvloft.config import format_size
@@ -162,7 +161,7 @@ def _latency(plan: Plan, store: TierPlan, tier: Tier, url: str, block: memoryvie
     return Finding(name, Harm.FINE, found)
 
 
-def _timed(tier: Tier, submit: Any) -> tuple[float | None, str]:
+def _timed(tier: Tier, submit: Callable[[], None]) -> tuple[float | None, str]:
     """Seconds that a job took; None and the reason if it failed."""
     start = time.perf_counter()
     try:
