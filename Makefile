@@ -1,7 +1,8 @@
 # make demo   real vLLM on the CPU, with and without kvloft
 # make test   set up and run the suite
-# make check  linters, types, then the tests
-# make bench  all benchmarks in short form (make try-bench: only whether they run)
+# make try    whether docs, packages and benchmarks do what they say
+# make check  linters, types, the suite, and `make try`
+# make bench  all benchmarks in short form
 # make docs   the site, into site/
 # make dist   wheel and sdist, into dist/
 # make matrix the package and the tests on each Python that is here (make matrix ARGS=--bare: only the package)
@@ -15,24 +16,25 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
+TRIED := tests/docs tests/package tests/benchmarks
 
-.PHONY: demo test try-bench check lint bench docs dist matrix clean
+.PHONY: demo test try check lint bench docs dist matrix clean
 
 demo: $(VENV)/.vllm
 	$(BIN)/kvloft demo $(ARGS)
 
 test: $(VENV)/.vllm $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not benchmark" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(TRIED:%=--ignore=%) $(ARGS)
 
-try-bench: $(VENV)/.vllm $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m benchmark
+try: $(VENV)/.vllm $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(TRIED)
 
 lint: $(VENV)/.vllm $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint test
+check: lint test try
 
 bench: $(VENV)/.vllm $(VENV)/.dev
 	for file in benchmarks/[!_]*.py; do $(BIN)/python $$file --short || exit 1; done

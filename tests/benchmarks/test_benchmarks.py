@@ -16,8 +16,6 @@ NARROWER = {
 """What makes the slow ones quick; every one takes `--short`."""
 NEEDS_VLLM = {"engine", "scheduler"}
 
-pytestmark = pytest.mark.benchmark
-
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_runs_in_short_form(name: str, tmp_path: Path) -> None:
