@@ -354,3 +354,27 @@ def test_names_of_the_package():
     assert kvloft.vllm.ARC is kvloft.vllm.ARC
     with pytest.raises(AttributeError):
         kvloft.vllm.__nothing__  # noqa: B018
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc", "hdi", "s3-fifo", "lru+chains", "hdi+chains"])
+def test_what_leaves_of_a_hybrid_model_leaves_with_all_groups(policy):
+    """Chunks of one position are of use together; vLLM offers one group after the other."""
+    manager = KvloftManager(24, policy)
+    hashes = {name: [bytes([name, at]) * 16 for at in range(1, 5)] for name in range(12)}
+
+    def keys(name, group):
+        return [make_offload_key(one, group) for one in hashes[name]]
+
+    for name in range(12):
+        positions = {key: 16 * at for group in (0, 1) for at, key in enumerate(keys(name, group), 1)}
+        context = request(manager, str(name), positions)
+        offered = [*keys(name, 0), *keys(name, 1)]
+        stored = store(manager, context, offered)
+        kept = [key for key in offered if key in set(stored.keys_to_store)]
+        assert stored.keys_to_store == kept and len(set(stored.store_spec.block_ids)) == len(kept)
+        if name % 2:
+            manager.on_request_finished(context)
+        for other in range(name + 1):
+            there = [[manager.pool.lookup(key).value == "hit" for key in keys(other, group)] for group in (0, 1)]
+            assert all(group == sorted(group, reverse=True) for group in there)
+            assert 0 <= sum(there[0]) - sum(there[1]) <= 1

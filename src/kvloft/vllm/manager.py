@@ -167,7 +167,13 @@ class KvloftManager(OffloadingManager):
             wanted = [key for key in offered if key in self.pool or self._offers.suffice(key)]
             self._metrics.note_skipped(len(offered) - len(wanted))
             offered = wanted
-        plan = self.pool.prepare_store(offered, request_of(req_context))
+        offered = list(offered)
+        chain = by_position(offered, req_context)
+        plan = self.pool.prepare_store(chain, request_of(req_context))
+        if plan is not None and chain is not offered:
+            slots = dict(zip(plan.keys, plan.slots, strict=True))
+            stored: list[Key] = [key for key in dict.fromkeys(offered) if key in slots]
+            plan = plan._replace(keys=stored, slots=array("q", map(slots.__getitem__, stored)))
         new = len(plan.keys) if plan else sum(key not in self.pool for key in {*offered})
         if new:
             self._metrics.note_allocation(new)
@@ -267,6 +273,15 @@ class KvloftManager(OffloadingManager):
             if keys:
                 removed = event.kind is not EventKind.STORED
                 self._events.append(OffloadingEvent(keys=keys, medium=self.medium, removed=removed))
+
+
+def by_position(offered: list[OffloadKey], context: ReqContext) -> list[OffloadKey]:
+    """An offer in the order of its chain: vLLM names one KV group after the other, but a position is of use only with the
+    chunks of all groups. The offer itself where it is of one group."""
+    if not offered or offered[0][-4:] == offered[-1][-4:]:
+        return offered
+    positions = positions_of(context)
+    return sorted(offered, key=lambda key: positions.get(key, 0))
 
 
 class OfferCounter:
