@@ -62,7 +62,7 @@ homes_put(Homes *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OL", &given, &home) || keys_may_change(&self->keys) < 0 ||
         batch_find(&batch, &self->keys, given) < 0)
         return NULL;
-    bool added = keys_reserve(&self->keys, batch.count) == 0 && batch_add(&batch, false) == 0;
+    bool added = batch_reserve(&batch) == 0 && batch_add(&batch, false) == 0;
     for (Py_ssize_t i = 0; added && i < batch.count; i++)
         self->keys.entries[batch.numbers[i] & ~WAS_IN].home = home;
     batch_free(&batch);

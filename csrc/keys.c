@@ -109,20 +109,6 @@ keys_init(Keys *keys, Py_ssize_t room)
 }
 
 int
-keys_reserve(Keys *keys, Py_ssize_t more)
-{
-    uint64_t wanted = (uint64_t)keys->count + (uint64_t)more;
-    uint64_t numbers = (uint64_t)keys->fresh - keys->spare + (uint64_t)more;
-    if (numbers > (uint64_t)MOST) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (wanted * 8 > (uint64_t)keys->places * 7 && grow_slots(keys, wanted * 2 + 8) < 0)
-        return -1;
-    return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2)) : 0;
-}
-
-int
 keys_copy(Keys *keys, const Keys *from)
 {
     *keys = *from;
@@ -370,6 +356,23 @@ keys_may_change(const Keys *keys)
         return 0;
     PyErr_SetString(PyExc_RuntimeError, "a table cannot be changed while its keys are being hashed, compared or dropped");
     return -1;
+}
+
+int
+batch_reserve(const Batch *batch)
+{
+    Keys *keys = batch->keys;
+    uint64_t more = 0;
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        more += batch->numbers[i] == NONE;
+    uint64_t wanted = keys->count + more, numbers = keys->fresh - keys->spare + more;
+    if (numbers > (uint64_t)MOST) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (wanted * 8 > (uint64_t)keys->places * 7 && grow_slots(keys, wanted * 2 + 8) < 0)
+        return -1;
+    return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2)) : 0;
 }
 
 static uint32_t

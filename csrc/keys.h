@@ -70,7 +70,6 @@ typedef struct {
 
 /* Setting up. What returns int returns 0, or -1 with an exception set. */
 int keys_init(Keys *keys, Py_ssize_t room);
-int keys_reserve(Keys *keys, Py_ssize_t more); /* makes room for so many more */
 int keys_copy(Keys *keys, const Keys *from);
 void keys_clear(Keys *keys, uint32_t first); /* drops all keys; numbers are handed out from `first` on */
 void keys_free(Keys *keys);
@@ -133,6 +132,7 @@ same_bytes(PyObject *one, PyObject *other)
 
 /* Changing. Whoever does asks first whether the table may be changed. */
 int keys_may_change(const Keys *keys);
+int batch_reserve(const Batch *batch); /* makes room for those that are not in */
 int batch_add(Batch *batch, bool strict); /* numbers of those that were in get WAS_IN; if strict, these are a ValueError */
 PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
 void keys_give_back(Keys *keys, uint32_t number);

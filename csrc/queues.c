@@ -158,7 +158,7 @@ queues_add(Queues *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|n", &given, &queue) || check_queue(self, queue) < 0 || keys_may_change(&self->keys) < 0 ||
         batch_find(&batch, &self->keys, given) < 0)
         return NULL;
-    bool added = keys_reserve(&self->keys, batch.count) == 0 && batch_add(&batch, false) == 0;
+    bool added = batch_reserve(&batch) == 0 && batch_add(&batch, false) == 0;
     for (Py_ssize_t i = 0; added && i < batch.count; i++)
         if (!(batch.numbers[i] & WAS_IN))
             enter_queue(self, batch.numbers[i], (uint32_t)queue);

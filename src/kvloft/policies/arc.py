@@ -42,7 +42,7 @@ class ARC(Policy):
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self._residents = Queues(capacity, queues=2)
-        self._ghosts = Queues(capacity + capacity // 8, queues=2)
+        self._ghosts = Queues(capacity + capacity // 16, queues=2)
         """With some room beyond the capacity, for those on their way back."""
         self._running = OpenChains()
         self._lessons = Lessons(capacity)
@@ -69,10 +69,10 @@ class ARC(Policy):
         of_b1 = {*self._ghosts.present(hits, ONCE)}
         for key in hits:
             if key in of_b1:
-                lessons[key] = max(1.0, b2 / b1)
+                lessons[key] = b2 / b1 if b2 > b1 else 1.0
                 b1 -= 1
             else:
-                lessons[key] = -max(1.0, b1 / b2)
+                lessons[key] = -b1 / b2 if b1 > b2 else -1.0
                 b2 -= 1
         return lessons
 

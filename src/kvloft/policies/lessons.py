@@ -74,5 +74,9 @@ class Lessons:
 
     def _moved(self, target: float, moves: Iterable[float]) -> float:
         for move in moves:
-            target = min(max(target + move, 0.0), self._capacity)
+            target += move
+            if target < 0.0:
+                target = 0.0
+            elif target > self._capacity:
+                target = self._capacity
         return target
