@@ -8,7 +8,7 @@ from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.tiers.base import Buffer, JobResult, Presence
 from kvloft.transfer.ledger import SlotLedger
-from kvloft.transfer.limits import Admission, CascadeConfig, slots_of
+from kvloft.transfer.limits import Admission, CascadeConfig, slots_each, slots_of
 from kvloft.transfer.link import Course, Job, Link
 
 
@@ -28,8 +28,7 @@ class Demoter:
         self._links = links
         self._view = view
         self._config = config
-        room = slots_of(pool.capacity, config.demote_share, len(links))
-        self._per_link = [room // len(links) + (index < room % len(links)) for index in range(len(links))]
+        self._per_link = slots_each(pool.capacity, config.demote_share, len(links))
         self._queue_limit = max(1, int(pool.capacity * config.queue_share))
         self._clean = slots_of(pool.capacity, config.clean_share)
         self._queues: list[OrderedDict[Key, None]] = [OrderedDict() for _ in links]

@@ -155,3 +155,9 @@ def cascade_fields() -> list[Field]:
 def slots_of(capacity: int, share: float, at_least: int = 1) -> int:
     """A share of the slots, rounded down but for `at_least`; one slot always remains for others."""
     return min(max(at_least, int(capacity * share)), capacity - 1)
+
+
+def slots_each(capacity: int, share: float, parts: int) -> list[int]:
+    """A share of the slots among so many tiers, as even as may be; at least one for each, as far as there are any."""
+    slots = slots_of(capacity, share, parts)
+    return [slots // parts + (part < slots % parts) for part in range(parts)]

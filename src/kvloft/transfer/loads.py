@@ -7,7 +7,7 @@ from kvloft.pool import BlockPool, StorePlan
 from kvloft.request import Key, Request
 from kvloft.tiers.base import Buffer, JobResult, Status
 from kvloft.transfer.ledger import SlotLedger
-from kvloft.transfer.limits import CascadeConfig, slots_of
+from kvloft.transfer.limits import CascadeConfig, slots_each
 from kvloft.transfer.link import Course, Job, Link
 from kvloft.transfer.waiting import Load, Wait
 
@@ -28,8 +28,7 @@ class Loads:
         self._links = links
         self._view = view
         self._config = config
-        room = slots_of(pool.capacity, config.load_share, len(links))
-        self._per_link = [room // len(links) + (index < room % len(links)) for index in range(len(links))]
+        self._per_link = slots_each(pool.capacity, config.load_share, len(links))
         self._loads: dict[Key, Load] = {}
         self._queues: list[deque[list[Load]]] = [deque() for _ in links]
         """Loads not yet submitted, in batches of one request each."""
