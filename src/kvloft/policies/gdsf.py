@@ -9,25 +9,19 @@ get the cost of their mean depth, and the head goes last.
 
 from collections.abc import Sequence, Set
 
-from kvloft.policies.base import Offer, Policy
-from kvloft.policies.order import Ranking
+from kvloft.policies.base import Offer
+from kvloft.policies.lfu import LFU
 from kvloft.request import Key, Request
 
 
-class GDSF(Policy):
-    """Evicts the block of the lowest rank; among equals the one used longest ago."""
+class GDSF(LFU):
+    """LFU whose ranks know what a block costs to compute."""
 
     name = "gdsf"
     EVEN = 64
     """Depth in blocks at which attention costs as much as the rest of the model."""
     SCALE = 1024
     """Steps of rank for one use at the head of a chain."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self._order = Ranking()
-        self._uses: dict[Key, int] = {}
-        self._age = 0
 
     def admit(self, offer: Offer) -> None:
         for key in reversed(offer.keys):
@@ -40,24 +34,3 @@ class GDSF(Policy):
             if key not in stored:
                 self._uses[key] += 1
             self._order.place(key, self._age + self._uses[key] * cost)
-
-    def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        victims = self._order.take(n, keep)
-        self._age = max(self._age, self._order.taken_rank)
-        for key in victims:
-            del self._uses[key]
-        self.evictions["gdsf"] += n
-        return victims
-
-    def forget(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self._order.remove(key)
-            del self._uses[key]
-
-    def clear(self) -> None:
-        self._order.clear()
-        self._uses.clear()
-        self._age = 0
-
-    def sizes(self) -> dict[str, int]:
-        return {"gdsf": len(self._order)}

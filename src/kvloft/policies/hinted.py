@@ -1,84 +1,16 @@
 """What callers said of their requests, executed with any policy."""
 
-import heapq
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import chain, filterfalse
 from operator import attrgetter
-from typing import Self
 
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.chains import ChainTree, Segment, runs
+from kvloft.policies.chains import ChainTree, runs
+from kvloft.policies.told import Deadlines, ToldSegment
 from kvloft.request import Key, Request
-
-
-class _Told(Segment):
-    """A segment and what callers said of it."""
-
-    __slots__ = ("dead", "expires", "followers", "held_until", "leaves", "pinned_until", "session", "shared", "tenant")
-
-    MANY = 64
-    """So many different followers are not told apart."""
-
-    def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
-        super().__init__(number, keys, parent)
-        self.followers: set[int] = set()
-        """Hashes of the blocks that have come behind it and are not known to be dead."""
-        self.dead = False
-        self.leaves = ""
-        """Before others, because of what was said of it: as "told" or as "low"."""
-        self.expires = math.inf
-        self.pinned_until = -math.inf
-        self.held_until = 0
-        """It is worth more than others until so many blocks have been evicted."""
-        self.tenant = ""
-        self.session: str | None = None
-        self.shared = False
-        """Whether more than one conversation has had these blocks. Then others may come."""
-
-    def inherit(self, whole: Self) -> None:
-        super().inherit(whole)
-        self.dead, self.expires, self.leaves = whole.dead, whole.expires, whole.leaves
-        self.session, self.tenant, self.shared = whole.session, whole.tenant, whole.shared
-        self.pinned_until, self.held_until = whole.pinned_until, whole.held_until
-        if whole.keys:
-            self.followers = {hash(whole.keys[0])}
-
-    def leave_behind(self, rest: Self, session: str | None) -> None:
-        """A request went on from the end of this one and not to `rest`, which was behind it: what it leaves behind is no
-        use by others if it was the same conversation's, or just the partial block at its end."""
-        if rest.session == session if session else len(rest.keys) == 1 and not rest.followers:
-            self.followers.discard(hash(rest.keys[0]))
-
-
-class _Deadlines:
-    """Segments by a time that they carry."""
-
-    def __init__(self, segments: Mapping[int, _Told], carried: Callable[[_Told], float]) -> None:
-        self._segments = segments
-        self._carried = carried
-        self._heap: list[tuple[float, int]] = []
-        """Some have another time by now, or are gone."""
-
-    def add(self, segment: _Told) -> None:
-        """It has a new time."""
-        if self._carried(segment) < math.inf:
-            heapq.heappush(self._heap, (self._carried(segment), segment.number))
-        if len(self._heap) > 2 * len(self._segments) + 64:
-            self._heap = [entry for entry in {*self._heap} if self._holds(*entry)]
-            heapq.heapify(self._heap)
-
-    def due(self, now: float) -> Iterator[_Told]:
-        """Take out those whose time has come."""
-        while self._heap and self._heap[0][0] <= now:
-            time, number = heapq.heappop(self._heap)
-            if self._holds(time, number):
-                yield self._segments[number]
-
-    def _holds(self, time: float, number: int) -> bool:
-        return number in self._segments and self._carried(self._segments[number]) == time
 
 
 class Hinted(Policy):
@@ -121,17 +53,17 @@ class Hinted(Policy):
 
     def _begin(self) -> None:
         self._active = bool(self._quotas)
-        self._tree: ChainTree[_Told] = ChainTree(_Told)
+        self._tree: ChainTree[ToldSegment] = ChainTree(ToldSegment)
         self._evicted = 0
         self._first: dict[str, OrderedDict[int, None]] = {"told": OrderedDict(), "low": OrderedDict()}
         """Segments that leave before others, in that order. In these queues and those of tenants are ends of chains only."""
-        self._expiries = _Deadlines(self._tree.segments, attrgetter("expires"))
+        self._expiries = Deadlines(self._tree.segments, attrgetter("expires"))
         self._held: OrderedDict[int, None] = OrderedDict()
         """Segments that are held back, in the order of their last use, ..."""
         self._held_keys: set[Key] = set()
         """... and their blocks."""
-        self._holds = _Deadlines(self._tree.segments, attrgetter("held_until"))
-        self._pins = _Deadlines(self._tree.segments, attrgetter("pinned_until"))
+        self._holds = Deadlines(self._tree.segments, attrgetter("held_until"))
+        self._pins = Deadlines(self._tree.segments, attrgetter("pinned_until"))
         self._sessions: dict[str, OrderedDict[int, None]] = {}
         self._seen: OrderedDict[int, str] = OrderedDict()
         """By a block's hash, resident or not: the conversation that stored it last."""
@@ -219,7 +151,7 @@ class Hinted(Policy):
             self._seen.popitem(last=False)
         return shared
 
-    def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> _Told:
+    def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> ToldSegment:
         parent = self._tree.of(before) if before is not None else None
         if parent and parent.owner == (request.id,) and parent.keys[-1] == before and not parent.live and not parent.shared:
             self._tree.extend(parent, run)
@@ -237,7 +169,7 @@ class Hinted(Policy):
                 self._sessions.setdefault(request.session, OrderedDict())[segment.number] = None
             parent.live += 1
             self._leave_queues(parent)
-            if parent is not self._tree.root and len(parent.followers) < _Told.MANY:
+            if parent is not self._tree.root and len(parent.followers) < ToldSegment.MANY:
                 parent.followers.add(hash(run[0]))
                 parent.shared = parent.shared or len(parent.followers) > 1
         if request.tenant in self._owned:
@@ -245,7 +177,7 @@ class Hinted(Policy):
             self._enter_queues(segment)
         return segment
 
-    def _split(self, segment: _Told, at: int, request: Request) -> _Told:
+    def _split(self, segment: ToldSegment, at: int, request: Request) -> ToldSegment:
         head = self._tree.split(segment, at)
         head.leave_behind(segment, request.session)
         if segment.session in self._sessions:
@@ -258,7 +190,7 @@ class Hinted(Policy):
         return head
 
     def _tell(self, chain: Sequence[Key], request: Request) -> None:
-        path: list[_Told] = []
+        path: list[ToldSegment] = []
         for segment, end in self._tree.walk([key for key in chain if key in self._tree.home]):
             path.append(self._split(segment, end, request) if end < len(segment.keys) else segment)
         alone = True
@@ -274,7 +206,7 @@ class Hinted(Policy):
                 if not (segment.followers or segment.dead or segment.shared):
                     self._die(segment)
 
-    def _mark(self, segment: _Told, request: Request, alone: bool) -> None:
+    def _mark(self, segment: ToldSegment, request: Request, alone: bool) -> None:
         """What the request says of a segment that it used; `alone` if nobody else is known to use it."""
         number = segment.number
         if request.last and alone:
@@ -300,7 +232,7 @@ class Hinted(Policy):
         self._leave_queues(segment)
         self._enter_queues(segment)
 
-    def _revive(self, segment: _Told) -> None:
+    def _revive(self, segment: ToldSegment) -> None:
         self._leave_queues(segment)
         segment.leaves = ""
         if segment.dead:
@@ -308,43 +240,43 @@ class Hinted(Policy):
             if segment.parent and segment.parent is not self._tree.root:
                 segment.parent.followers.add(hash(segment.keys[0]))
 
-    def _die(self, segment: _Told) -> None:
+    def _die(self, segment: ToldSegment) -> None:
         segment.dead = True
         self._tell_to_leave(segment)
         if segment.parent:
             segment.parent.followers.discard(hash(segment.keys[0]))
 
-    def _tell_to_leave(self, segment: _Told) -> None:
+    def _tell_to_leave(self, segment: ToldSegment) -> None:
         self._leave_queues(segment)
         segment.leaves = "told"
         self._enter_queues(segment)
 
     # Queues.
 
-    def _queues(self, segment: _Told) -> Iterator[OrderedDict[int, None]]:
+    def _queues(self, segment: ToldSegment) -> Iterator[OrderedDict[int, None]]:
         """Those in which it is while it ends a chain."""
         if segment.leaves:
             yield self._first[segment.leaves]
         if segment.tenant in self._tenants:
             yield self._tenants[segment.tenant]
 
-    def _enter_queues(self, segment: _Told, first: bool = False) -> None:
+    def _enter_queues(self, segment: ToldSegment, first: bool = False) -> None:
         if not segment.live:
             for queue in self._queues(segment):
                 queue[segment.number] = None
                 if first:
                     queue.move_to_end(segment.number, last=False)
 
-    def _leave_queues(self, segment: _Told) -> None:
+    def _leave_queues(self, segment: ToldSegment) -> None:
         for queue in self._queues(segment):
             queue.pop(segment.number, None)
 
     # Holding back.
 
-    def _holds_back(self, segment: _Told) -> bool:
+    def _holds_back(self, segment: ToldSegment) -> bool:
         return segment.held_until > self._evicted or segment.pinned_until > self._clock()
 
-    def _release(self, segment: _Told) -> None:
+    def _release(self, segment: ToldSegment) -> None:
         if self._held.pop(segment.number, self) is None:
             self._held_keys.difference_update(segment.keys)
 

@@ -39,7 +39,7 @@ class LFU(Policy):
         self._age = max(self._age, self._order.taken_rank)
         for key in victims:
             del self._uses[key]
-        self.evictions["lfu"] += n
+        self.evictions[self.name] += n
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
@@ -53,4 +53,4 @@ class LFU(Policy):
         self._age = 0
 
     def sizes(self) -> dict[str, int]:
-        return {"lfu": len(self._order)}
+        return {self.name: len(self._order)}

@@ -1,0 +1,76 @@
+"""Segments with what callers said of them, and when that runs out."""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Self
+
+from kvloft.policies.chains import Segment
+from kvloft.request import Key
+
+
+class ToldSegment(Segment):
+    """A segment and what callers said of it."""
+
+    __slots__ = ("dead", "expires", "followers", "held_until", "leaves", "pinned_until", "session", "shared", "tenant")
+
+    MANY = 64
+    """So many different followers are not told apart."""
+
+    def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
+        super().__init__(number, keys, parent)
+        self.followers: set[int] = set()
+        """Hashes of the blocks that have come behind it and are not known to be dead."""
+        self.dead = False
+        self.leaves = ""
+        """Before others, because of what was said of it: as "told" or as "low"."""
+        self.expires = math.inf
+        self.pinned_until = -math.inf
+        self.held_until = 0
+        """It is worth more than others until so many blocks have been evicted."""
+        self.tenant = ""
+        self.session: str | None = None
+        self.shared = False
+        """Whether more than one conversation has had these blocks. Then others may come."""
+
+    def inherit(self, whole: Self) -> None:
+        super().inherit(whole)
+        self.dead, self.expires, self.leaves = whole.dead, whole.expires, whole.leaves
+        self.session, self.tenant, self.shared = whole.session, whole.tenant, whole.shared
+        self.pinned_until, self.held_until = whole.pinned_until, whole.held_until
+        if whole.keys:
+            self.followers = {hash(whole.keys[0])}
+
+    def leave_behind(self, rest: Self, session: str | None) -> None:
+        """A request went on from the end of this one and not to `rest`, which was behind it: what it leaves behind is no
+        use by others if it was the same conversation's, or just the partial block at its end."""
+        if rest.session == session if session else len(rest.keys) == 1 and not rest.followers:
+            self.followers.discard(hash(rest.keys[0]))
+
+
+class Deadlines:
+    """Segments by a time that they carry."""
+
+    def __init__(self, segments: Mapping[int, ToldSegment], carried: Callable[[ToldSegment], float]) -> None:
+        self._segments = segments
+        self._carried = carried
+        self._heap: list[tuple[float, int]] = []
+        """Some have another time by now, or are gone."""
+
+    def add(self, segment: ToldSegment) -> None:
+        """It has a new time."""
+        if self._carried(segment) < math.inf:
+            heapq.heappush(self._heap, (self._carried(segment), segment.number))
+        if len(self._heap) > 2 * len(self._segments) + 64:
+            self._heap = [entry for entry in {*self._heap} if self._holds(*entry)]
+            heapq.heapify(self._heap)
+
+    def due(self, now: float) -> Iterator[ToldSegment]:
+        """Take out those whose time has come."""
+        while self._heap and self._heap[0][0] <= now:
+            time, number = heapq.heappop(self._heap)
+            if self._holds(time, number):
+                yield self._segments[number]
+
+    def _holds(self, time: float, number: int) -> bool:
+        return number in self._segments and self._carried(self._segments[number]) == time
