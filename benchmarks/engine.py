@@ -37,7 +37,6 @@ EIGHT_B = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
-KVLOFT: Mapping[str, Any] = {}
 STOCK = {"spec_name": "CPUOffloadingSpec", "spec_module_path": None}
 
 
@@ -120,7 +119,7 @@ def main() -> None:
             place = (args.disk or Path(scratch)) / f"kv-{tokens}"
             disk = {"type": "disk", "path": str(place), "capacity": "100GiB", "namespace": "random weights"}
             cascade = {"prefill_tokens_per_second": 1.0, "pending_seconds": 60}
-            runs = {"kvloft": {**KVLOFT, "tiers": [disk], "cascade": cascade}}
+            runs = {"kvloft": {"tiers": [disk], "cascade": cascade}}
             if gpu:
                 runs["stock"] = STOCK
             for name, settings in runs.items():
