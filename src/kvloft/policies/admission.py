@@ -5,7 +5,7 @@ A rule is given to the pool; without one, everything is stored that the policy f
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 
 from kvloft.policies.base import Offer
 from kvloft.request import Key, Request
@@ -84,5 +84,5 @@ class ScanGuard(Admission):
         self._reads.clear()
 
 
-ADMISSIONS: dict[str, type[ScanGuard] | None] = {"everything": None, "scan-guard": ScanGuard}
-"""Rules by name."""
+ADMISSIONS: dict[str, Callable[[int], Admission] | None] = {"everything": None, "scan-guard": ScanGuard}
+"""Rules by name, made for a capacity in blocks."""

@@ -62,27 +62,16 @@ class Chained(Policy):
     def admit(self, offer: Offer) -> None:
         self.policy.admit(offer)
         for run, before in runs(offer.keys, offer):
-            parent = self._tree.of(before) if before is not None else None
-            if (
-                parent
-                and before is not None
-                and parent.owner == (offer.request.id,)
-                and parent.keys[-1] == before
-                and not parent.live
-            ):
-                del self._ends[before]
+            parent = self._tree.end_at(before, self._tree.split)
+            if parent.keys:
+                self._ends.pop(parent.keys[-1], None)
+            if parent.grows(offer.request):
                 self._tree.extend(parent, run)
                 self._ends[run[-1]] = None
                 continue
-            if parent is None:
-                parent = self._tree.root
-            elif parent.keys[-1] != before:
-                parent = self._tree.split(parent, parent.keys.index(before) + 1)
             segment = self._tree.add(run, parent)
             segment.owner = (offer.request.id,)
             parent.live += 1
-            if parent.keys:
-                self._ends.pop(parent.keys[-1], None)
             self._ends[segment.keys[-1]] = None
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:

@@ -29,6 +29,10 @@ class Segment:
         self.owner: Hashable = None
         """The id of the request that is still storing it, in a tuple of one."""
 
+    def grows(self, request: Request) -> bool:
+        """Whether what this request stores behind its end becomes part of it."""
+        return self.owner == (request.id,) and not self.live
+
     def inherit(self, whole: Self) -> None:
         """This is the head of `whole`, which was split and is its only child now."""
         self.owner = whole.owner
@@ -61,6 +65,13 @@ class ChainTree(Generic[AnySegment]):
         """The segment of a block, None if it is not resident."""
         number = self.home.get(key)
         return None if number is None else self.segments[number]
+
+    def end_at(self, key: Key | None, split: Callable[[AnySegment, int], AnySegment]) -> AnySegment:
+        """The segment that ends with this block, made by `split` if none does; the root if the block is not resident."""
+        segment = self.of(key) if key is not None else None
+        if segment is None:
+            return self.root
+        return segment if segment.keys[-1] == key else split(segment, segment.keys.index(key) + 1)
 
     def add(self, keys: Sequence[Key], parent: AnySegment) -> AnySegment:
         """A new segment behind the end of another."""

@@ -190,13 +190,7 @@ class HDI(Policy):
 
     def _extends(self, segment: AgedSegment, before: Key | None, request: Request) -> bool:
         """Whether what follows `before` is more of a tail that the request is still storing."""
-        return (
-            segment.owner == (request.id,)
-            and segment.keys[-1] == before
-            and not segment.live
-            and not segment.ghost
-            and not segment.origin
-        )
+        return segment.grows(request) and segment.keys[-1] == before and not segment.ghost and not segment.origin
 
     def _end_at(self, segment: AgedSegment | None, key: Key | None) -> AgedSegment:
         """The segment that ends with this block, cut if it does not."""

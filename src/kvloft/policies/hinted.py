@@ -152,15 +152,11 @@ class Hinted(Policy):
         return shared
 
     def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> ToldSegment:
-        parent = self._tree.of(before) if before is not None else None
-        if parent and parent.owner == (request.id,) and parent.keys[-1] == before and not parent.live and not parent.shared:
+        parent = self._tree.end_at(before, lambda segment, at: self._split(segment, at, request))
+        if parent.grows(request) and not parent.shared:
             self._tree.extend(parent, run)
             segment = parent
         else:
-            if parent is None:
-                parent = self._tree.root
-            elif parent.keys[-1] != before:
-                parent = self._split(parent, parent.keys.index(before) + 1, request)
             segment = self._tree.add(run, parent)
             segment.owner = (request.id,)
             segment.tenant = request.tenant
