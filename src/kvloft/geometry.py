@@ -118,12 +118,6 @@ class KVGeometry:
         copies = 1 if self.replicated else self.tp
         return ceil(self.block_bytes(tokens) * copies / ALIGNMENT) * ALIGNMENT
 
-    def prefix_blocks(self, length: int, tokens: int) -> int:
-        """Blocks that make a prefix of `length` tokens usable, in blocks of `tokens`: all of full attention, and of a
-        sliding window those that the window reaches back to."""
-        whole = length // tokens
-        return sum(whole if group.window is None else min(whole, _reach(group.window, tokens)) for group in self.groups)
-
     def bytes_per_token(self, tokens: int = 16) -> float:
         """Bytes of host memory for one more token of a long prefix, of all ranks, stored in blocks of `tokens`. Groups
         with a window add nothing: their part of a long prefix does not grow."""
@@ -161,8 +155,3 @@ def _groups(windows: Sequence[int | None]) -> tuple[LayerGroup, ...]:
     if max(kinds.values()) < 1.5 * size:
         size = max(kinds.values())
     return tuple(LayerGroup(size, window) for window, count in kinds.items() for _ in range(ceil(count / size)))
-
-
-def _reach(window: int, tokens: int) -> int:
-    """Blocks that the window of the next token reaches back to."""
-    return ceil((window - 1) / tokens) if window > 1 else 0
