@@ -46,7 +46,7 @@ read_numbers(PyObject *given, uint32_t end, uint32_t **numbers)
         if (number == -1 && PyErr_Occurred())
             break;
         if (number < 0 || number >= end) {
-            PyErr_Format(PyExc_ValueError, "%zd is no slot from 0 to %u", number, end - 1);
+            PyErr_Format(PyExc_ValueError, "%zd is none of the %u slots, which are counted from 0", number, end);
             break;
         }
         (*numbers)[at] = (uint32_t)number;
@@ -184,11 +184,12 @@ index_ready(Index *self, PyObject *given)
 static PyObject *
 index_busy(Index *self, PyObject *Py_UNUSED(ignored))
 {
-    self->keys.in_use++; /* making a list may run finalizers */
+    if (keys_enter(&self->keys) < 0) /* making a list may run finalizers */
+        return NULL;
     PyObject *busy = PyList_New(self->busy_count);
     for (uint32_t at = 0; busy && at < self->busy_count; at++)
         PyList_SET_ITEM(busy, at, Py_NewRef(self->keys.entries[self->busy[at]].key));
-    self->keys.in_use--;
+    keys_leave(&self->keys);
     return busy;
 }
 
@@ -298,11 +299,10 @@ static PyObject *
 index_reclaim(Index *self, PyObject *given)
 {
     uint32_t *numbers;
-    if (keys_may_change(&self->keys) < 0)
+    if (keys_may_change(&self->keys) < 0 || keys_enter(&self->keys) < 0)
         return NULL;
-    self->keys.in_use++;
     Py_ssize_t count = read_numbers(given, self->keys.room, &numbers);
-    self->keys.in_use--;
+    keys_leave(&self->keys);
     if (count < 0)
         return NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -357,16 +357,16 @@ index_clear(Index *self, PyObject *args)
 {
     PyObject *given = NULL;
     uint32_t *numbers = NULL, room = self->keys.room;
-    if (!PyArg_ParseTuple(args, "|O", &given) || keys_may_change(&self->keys) < 0)
+    if (!PyArg_ParseTuple(args, "|O", &given) || keys_may_change(&self->keys) < 0 || keys_enter(&self->keys) < 0)
         return NULL;
-    self->keys.in_use++;
     Py_ssize_t count = given ? read_numbers(given, room, &numbers) : 0;
-    self->keys.in_use--;
+    keys_leave(&self->keys);
     if (count < 0)
         return NULL;
     bool some = self->away || count;
     self->busy_count = self->writing = self->away = 0;
-    keys_clear(&self->keys, some ? room : 0);
+    keys_clear(&self->keys, 0);
+    self->keys.fresh = some ? room : 0;
     for (Py_ssize_t i = 0; i < count; i++)
         self->keys.entries[numbers[i]].away = 1;
     free(numbers);

@@ -94,6 +94,36 @@ grow_entries(Keys *keys, size_t room)
     return 0;
 }
 
+/* Using. */
+
+int
+keys_enter(Keys *keys)
+{
+    unsigned long me = PyThread_get_thread_ident();
+    if (keys->in_use && keys->user != me) {
+        PyErr_SetString(PyExc_RuntimeError, "a table is in use by another thread");
+        return -1;
+    }
+    keys->user = me;
+    keys->in_use++;
+    return 0;
+}
+
+void
+keys_leave(Keys *keys)
+{
+    keys->in_use--;
+}
+
+int
+keys_may_change(const Keys *keys)
+{
+    if (!keys->in_use)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "a table cannot be changed or copied while its keys are hashed, compared or dropped");
+    return -1;
+}
+
 /* Setting up. */
 
 int
@@ -111,8 +141,9 @@ keys_init(Keys *keys, Py_ssize_t room)
 int
 keys_copy(Keys *keys, const Keys *from)
 {
+    if (keys_may_change(from) < 0)
+        return -1;
     *keys = *from;
-    keys->in_use = 0;
     keys->slots = allocate(from->places, sizeof(Slot));
     keys->entries = keys->slots ? allocate(from->room, sizeof(Entry)) : NULL;
     if (!keys->entries) {
@@ -136,7 +167,7 @@ keys_clear(Keys *keys, uint32_t first)
     keys->returned = NONE;
     keys->spare = keys->count = 0;
     /* Dropping a key may run its finalizer, which finds an empty table and may not change it. */
-    keys->in_use++;
+    (void)keys_enter(keys); /* nobody else is in, for the caller may change it */
     for (uint32_t number = 0; number < fresh; number++) {
         PyObject *key = keys->entries[number].key;
         if (key) {
@@ -144,7 +175,7 @@ keys_clear(Keys *keys, uint32_t first)
             Py_DECREF(key);
         }
     }
-    keys->in_use--;
+    keys_leave(keys);
 }
 
 void
@@ -188,11 +219,10 @@ int
 keys_find(Keys *keys, PyObject *key, uint32_t *number)
 {
     Py_hash_t hash = PyObject_Hash(key);
-    if (hash == -1)
+    if (hash == -1 || keys_enter(keys) < 0)
         return -1;
-    keys->in_use++;
     Py_ssize_t at = find_slot(keys, key, tag_of(hash));
-    keys->in_use--;
+    keys_leave(keys);
     if (at >= 0)
         *number = keys->slots[at].taken - 1;
     return at < 0 ? -1 : 0;
@@ -272,7 +302,10 @@ batch_find(Batch *batch, Keys *keys, PyObject *items)
     *batch = (Batch){.keys = keys, .items = PySequence_Fast(items, "keys: give an iterable of them")};
     if (!batch->items)
         return -1;
-    keys->in_use++;
+    if (keys_enter(keys) < 0) {
+        Py_DECREF(batch->items);
+        return -1;
+    }
     batch->count = PySequence_Fast_GET_SIZE(batch->items);
     batch->tags = malloc(2 * sizeof(uint32_t) * (size_t)(batch->count + 1));
     int found = batch->tags ? 0 : -1;
@@ -306,7 +339,7 @@ batch_find_all(Batch *batch, Keys *keys, PyObject *items)
 void
 batch_free(Batch *batch)
 {
-    batch->keys->in_use--;
+    keys_leave(batch->keys);
     free(batch->tags);
     Py_DECREF(batch->items);
 }
@@ -350,15 +383,6 @@ keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail)
 /* Changing. */
 
 int
-keys_may_change(const Keys *keys)
-{
-    if (!keys->in_use)
-        return 0;
-    PyErr_SetString(PyExc_RuntimeError, "a table cannot be changed while its keys are being hashed, compared or dropped");
-    return -1;
-}
-
-int
 batch_reserve(const Batch *batch)
 {
     Keys *keys = batch->keys;
@@ -386,30 +410,36 @@ take_number(Keys *keys)
     return number;
 }
 
-/* A key may come twice in a batch, so each is searched for once more before it is added. */
+/* What was found is in. What was not may come twice in a batch, so it is searched for once more before it is added. */
 static int
 add_one(Batch *batch, Py_ssize_t i, bool strict)
 {
     Keys *keys = batch->keys;
     PyObject *key = batch_item(batch, i);
-    Py_ssize_t at = key ? find_slot(keys, key, batch->tags[i]) : -1;
-    if (at < 0)
-        goto failed;
-    if (!keys->slots[at].taken) {
-        uint32_t number = batch->numbers[i] = take_number(keys);
-        keys->slots[at] = (Slot){batch->tags[i], number + 1};
-        keys->entries[number] = (Entry){.key = key};
-        keys->count++;
-        return 0;
+    if (!key)
+        return -1;
+    uint32_t known = batch->numbers[i];
+    if (known == NONE) {
+        Py_ssize_t at = find_slot(keys, key, batch->tags[i]);
+        if (at < 0)
+            goto failed;
+        if (!keys->slots[at].taken) {
+            uint32_t number = batch->numbers[i] = take_number(keys);
+            keys->slots[at] = (Slot){batch->tags[i], number + 1};
+            keys->entries[number] = (Entry){.key = key};
+            keys->count++;
+            return 0;
+        }
+        known = keys->slots[at].taken - 1;
     }
     if (!strict) {
-        batch->numbers[i] = (keys->slots[at].taken - 1) | WAS_IN;
+        batch->numbers[i] = known | WAS_IN;
         Py_DECREF(key);
         return 0;
     }
     PyErr_Format(PyExc_ValueError, "key %R is in already", key);
 failed:
-    Py_XDECREF(key);
+    Py_DECREF(key);
     return -1;
 }
 

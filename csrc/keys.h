@@ -7,7 +7,8 @@
  *
  * A batch is found first, with the memory of many keys asked for at a time, and changed afterwards. Only finding may run
  * Python code (`__hash__` and `__eq__` of keys that are no plain bytes), so a batch that fails changes nothing, and a table
- * that such code tries to change refuses.
+ * that such code tries to change refuses. While one thread is in a call that may run such code, others are refused: what it
+ * has found would not be there any more.
  */
 #ifndef KVLOFT_KEYS_H
 #define KVLOFT_KEYS_H
@@ -57,6 +58,7 @@ typedef struct {
     uint32_t spare;    /* numbers given back */
     uint32_t count;    /* keys */
     uint32_t in_use;   /* by so many searches and batches; it does not change then */
+    unsigned long user; /* the thread whose they are */
 } Keys;
 
 /* Keys of one call, and where they are. As long as it lasts, the table is in use. */
@@ -68,9 +70,13 @@ typedef struct {
     uint32_t *numbers; /* NONE: not in the table */
 } Batch;
 
+/* Between these the table does not change, but by the caller's own hand. Entering fails while another thread is in. */
+int keys_enter(Keys *keys);
+void keys_leave(Keys *keys);
+
 /* Setting up. What returns int returns 0, or -1 with an exception set. */
 int keys_init(Keys *keys, Py_ssize_t room);
-int keys_copy(Keys *keys, const Keys *from);
+int keys_copy(Keys *keys, const Keys *from); /* RuntimeError if that is in use */
 void keys_clear(Keys *keys, uint32_t first); /* drops all keys; numbers are handed out from `first` on */
 void keys_free(Keys *keys);
 

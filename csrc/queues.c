@@ -103,7 +103,10 @@ oldest(Queues *self, Py_ssize_t n, PyObject *keep, uint32_t queue)
 {
     PyObject *found = PyList_New(0);
     const Entry *entries = self->keys.entries;
-    self->keys.in_use++;
+    if (!found || keys_enter(&self->keys) < 0) {
+        Py_XDECREF(found);
+        return NULL;
+    }
     for (uint32_t number = entries[queue].newer; found && n > 0 && number != queue; number = entries[number].newer) {
         PyObject *key = entries[number].key;
         __builtin_prefetch(entries[entries[number].newer].key);
@@ -112,7 +115,7 @@ oldest(Queues *self, Py_ssize_t n, PyObject *keep, uint32_t queue)
             Py_CLEAR(found);
         n -= !kept;
     }
-    self->keys.in_use--;
+    keys_leave(&self->keys);
     return found;
 }
 
@@ -239,10 +242,12 @@ queues_new(PyTypeObject *type, PyObject *args, PyObject *names)
         return NULL;
     if (queues < 1 || queues > 4)
         return PyErr_Format(PyExc_ValueError, "queues: %zd is no number of queues from 1 to 4", queues);
+    if (room < 0 || room > MOST - queues)
+        return PyErr_Format(PyExc_ValueError, "room: %zd is no number of keys from 0 to %zd", room, MOST - queues);
     Queues *self = (Queues *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    if (keys_init(&self->keys, room < 0 || room > MOST - queues ? -1 : room + queues) < 0) {
+    if (keys_init(&self->keys, room + queues) < 0) {
         Py_DECREF(self);
         return NULL;
     }

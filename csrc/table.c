@@ -19,13 +19,14 @@ PyObject *
 table_iter(Table *self)
 {
     Keys *keys = &self->keys;
-    keys->in_use++; /* making a list may run finalizers */
+    if (keys_enter(keys) < 0) /* making a list may run finalizers */
+        return NULL;
     PyObject *list = PyList_New(keys->count);
     Py_ssize_t at = 0;
     for (uint32_t number = 0; list && number < keys->fresh; number++)
         if (keys->entries[number].key)
             PyList_SET_ITEM(list, at++, Py_NewRef(keys->entries[number].key));
-    keys->in_use--;
+    keys_leave(keys);
     PyObject *iter = list ? PyObject_GetIter(list) : NULL;
     Py_XDECREF(list);
     return iter;

@@ -5,8 +5,8 @@ a key is missing or cannot be hashed or compared, has changed nothing. A key tha
 unless said otherwise.
 
 Nothing here is visited by the garbage collector: a key that refers to the table it is in is never collected. Copies share
-the keys. One thread at a time; a table refuses, with a RuntimeError, to be changed by the `__hash__`, `__eq__` or `__del__`
-of a key that it is busy with.
+the keys. One thread at a time; a table refuses, with a RuntimeError, to be changed or copied by the `__hash__`, `__eq__` or
+`__del__` of a key that it is busy with, and to be used by another thread meanwhile.
 """
 
 from array import array

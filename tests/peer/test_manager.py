@@ -123,6 +123,12 @@ def test_one_context_is_one_request_whatever_its_id():
     assert manager.lookup(keys_of(1)[0], second) is LookupResult.HIT_PENDING
 
 
+@pytest.mark.parametrize("given", ["kvloft", ["kvloft"], 5, {"kvloft": {"priority": 10**5000}}])
+def test_parameters_of_any_kind_leave_a_request_without_hints(given):
+    told = request_of(ReqContext("r", kv_transfer_params=given))
+    assert (told.session, told.priority) == (None, 0)
+
+
 def test_the_chain_follows_positions_across_groups():
     """Groups are offered one after the other; the tail of both goes before the head of either."""
     manager = KvloftManager(6, "lru")

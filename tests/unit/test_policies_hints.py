@@ -212,6 +212,32 @@ def test_malformed_hints_are_told_and_ignored(given: object) -> None:
     assert read_hints({"priority": 3, **(given if isinstance(given, dict) else {})}).fields.get("priority", 3) == 3
 
 
+def deep(depth: int) -> object:
+    value: object = "end"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**5000), deep(100_000), "\ud800", ["x" * 200] * 1000], ids="hxdse")
+@pytest.mark.parametrize("name", ["session", "last", "ttl", "priority", "tenant", "pin_until", "unknown", None])
+def test_whatever_is_given_is_told_in_few_words(name: str | None, value: object) -> None:
+    hints = read_hints(value if name is None else {name: value})
+    assert hints.fields == {} and len(hints.problems) == 1
+    assert len(hints.problems[0].encode()) < 300
+
+
+def test_fields_are_too_many_to_be_looked_at() -> None:
+    hints = read_hints({"session": "s", **{f"field {number}": number for number in range(100)}})
+    assert hints.fields == {} and len(hints.problems) == 1 and "more than 32 fields" in hints.problems[0]
+
+
+def test_the_longest_times_are_times() -> None:
+    pool = BlockPool(4, "lru")
+    serve(pool, [1, 2], Request(1, **read_hints({"ttl": 1.7e308, "pin_until": 10**308}).fields))
+    assert serve(pool, [3, 4, 5], Request(2)) == [2]
+
+
 def test_ends_told_in_the_simulator() -> None:
     asked = [[1, 2, 3], [1, 2, 4, 5], [7, 8], [1, 2, 4, 6], [7, 9, 10]]
     requests = [TraceRequest(keys=keys) for keys in asked]

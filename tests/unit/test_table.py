@@ -2,11 +2,14 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from kvloft._table import Index, Queues, ascending, distinct, untracked
+from kvloft._table import Homes, Index, Queues, ascending, distinct, untracked
 
 
 class Wild:
@@ -91,6 +94,72 @@ def test_keys_may_look_into_the_table_that_looks_at_them(kind: str) -> None:
     seen = []
     assert Wild(on_eq=lambda: seen.append("a" in table)) not in table
     assert seen == [True]
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_a_table_that_another_thread_looks_into_is_refused(kind: str) -> None:
+    table, calls = make(kind)
+    before = state(table)
+    looking, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        looking.set()
+        assert done.wait(60)
+
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(calls["absent" if kind == "index" else "present"], ["a", Wild(on_eq=wait), 7])
+        assert looking.wait(60)
+        asks = (lambda: "a" in table, table.clear, table.__copy__, table.busy if isinstance(table, Index) else table.keys)
+        for call in (*(partial(call, ["a"]) for call in calls.values()), *asks):
+            with pytest.raises(RuntimeError, match=r"another thread|cannot be changed or copied"):
+                call()
+        done.set()
+        assert len(found.result()) == (1 if kind == "index" else 2)
+    assert state(table) == before
+    assert "a" in table and len(table.__copy__()) == 2
+
+
+@pytest.mark.parametrize("kind", ["index", "queues"])
+def test_a_table_in_the_middle_of_a_change_is_not_copied(kind: str) -> None:
+    table, calls = make(kind)
+    before = state(table)
+    with pytest.raises(RuntimeError, match="copied"):
+        calls["take" if kind == "index" else "add"](["b", Wild(), Wild(on_eq=table.__copy__)])
+    assert state(table) == before
+
+
+def test_blocks_that_are_dropped_while_slots_are_away_see_an_empty_index() -> None:
+    index = Index(64)
+    seen: list[object] = []
+    keys = [Dying(f"{number}") for number in range(50)]
+    for key in keys:
+        key.on_drop = lambda: seen.append((len(index), [*index], index.busy()))
+    index.take(keys)
+    del key, keys
+    index.clear([60])
+    assert seen == [(0, [], [])] * 50
+    assert (index.free, index.away) == (63, 1)
+
+
+@pytest.mark.parametrize("table", [Queues(8), Homes(8)], ids=["queues", "homes"])
+def test_keys_that_are_equal_when_found_are_not_added_when_they_differ_later(table: Queues | Homes) -> None:
+    equal = 0
+
+    class Fickle:
+        def __hash__(self) -> int:
+            return 5
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal equal
+            equal -= 1
+            return equal >= 0
+
+    put = table.add if isinstance(table, Queues) else lambda keys: table.put(keys, 3)
+    put([Fickle() for _ in range(8)])
+    for _ in range(100):
+        equal = 50
+        put([Fickle() for _ in range(50)])
+    assert len(table) == 8
 
 
 @pytest.mark.parametrize("kind", ["index", "queues"])

@@ -1,7 +1,7 @@
 """kvloft's view of a vLLM request."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -42,7 +42,8 @@ def request_of(context: ReqContext, ignored: Callable[[int], None] | None = None
 
 
 def _hints(context: ReqContext) -> tuple[dict[str, Any], list[str]]:
-    given = [(context.kv_transfer_params or {}).get("kvloft")]
+    parameters: object = context.kv_transfer_params
+    given = [parameters.get("kvloft")] if isinstance(parameters, Mapping) else []
     if context.kv_hints is not None:
         given += [action.payload for action in context.kv_hints.actions if action.action_type == "kvloft"]
     fields: dict[str, Any] = {}
