@@ -12,6 +12,8 @@ _UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024), ("i", 1024), ("", 1000))
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_LARGEST = 2**63 - 1
+"""Bytes that any file or mapping can have."""
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
@@ -39,7 +41,8 @@ def parse_size(value: object) -> int:
     Units are case-blind: k, M, G and T (with or without B) count in thousands, Ki, Mi, Gi and Ti in 1024s.
 
     Raises:
-        ValueError: it is neither, or is not a whole number of bytes of at least 1. The text says what would be right.
+        ValueError: it is neither, or is not a whole number of bytes of at least 1 that 63 bits can hold. The text says what
+            would be right.
     """
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].lower() in _UNITS:
         size = int(Decimal(match[1]) * _UNITS[match[2].lower()])
@@ -47,7 +50,7 @@ def parse_size(value: object) -> int:
         size = int(value)
     else:
         size = 0
-    if size < 1:
+    if not 1 <= size <= _LARGEST:
         raise ValueError(f'{shown(value)} is not a size; give a number of bytes or text such as "4GiB"')
     return size
 

@@ -90,7 +90,7 @@ def _read(config: Source) -> Mapping[str, Any]:
         path = path / "config.json" if path.is_dir() else path
         try:
             config = json.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"is no JSON: {error}"
             raise ConfigError(f"model config: {path}: {reason}; give a Hugging Face config.json or its folder") from error
     if not isinstance(config, Mapping):

@@ -28,7 +28,7 @@ def test_sizes(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "GiB", "4 XB", "-4", "4.4.4", "0", 0, -1, 1.5, True, None, [], "0.1", float("nan"), float("inf")]
+    "wrong", ["", "GiB", "4 XB", "-4", "4.4.4", "0", 0, -1, 1.5, True, None, [], "0.1", float("nan"), float("inf"), 2**63]
 )
 def test_what_is_no_size_is_named(wrong: object) -> None:
     with pytest.raises(ValueError) as caught:

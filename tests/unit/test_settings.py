@@ -11,7 +11,7 @@ from kvloft.cli import main
 from kvloft.errors import ConfigError
 from kvloft.policies import BUILTIN
 from kvloft.settings.build import Wanted, build, explain
-from kvloft.settings.command_line import command_of, find_config
+from kvloft.settings.command_line import command_of, find_config, read_json
 from kvloft.settings.connector import SPECS, Way, check, json_schema
 from kvloft.tiers.settings import TYPES, TierPlan
 
@@ -198,6 +198,11 @@ def test_only_the_tiers_asked_for_are_explained() -> None:
 
 
 # Where the configuration is found.
+
+
+def test_json_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not JSON"):
+        read_json("[" * 100_000 + "]" * 100_000, "it")
 
 
 def test_a_command_line_is_taken_apart() -> None:

@@ -63,6 +63,10 @@ def test_wrong_settings_say_what_to_write(settings: Any, words: list[str]) -> No
     ("settings", "words"),
     [
         ({"type": "redis", "url": "redis://u:hunter2@h:1"}, ["url", "password", "take it out"]),
+        ({"type": "redis", "url": "u:hunter2@h:1"}, ["url", "password", "take it out"]),
+        ({"type": "redis", "url": "redis://u:hunter2/x@h:1"}, ["url", "password", "take it out"]),
+        ({"type": "mooncake", "url": ":hunter2@h:1"}, ["url", "password", "take it out"]),
+        ({"type": "mooncake", "url": "mooncake://u:hunter2/x@h:1"}, ["url", "password", "take it out"]),
         ({"type": "objects", "url": "s3://b", "options": {"secret_access_key": "hunter2"}}, ["secret_access_key"]),
         ({"type": "mooncake", "url": "h:1"}, ["mooncake://host:port"]),
     ],

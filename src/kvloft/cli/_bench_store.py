@@ -36,7 +36,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
             )
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
         outer, dot, inner = name.partition(".")
         if dot:

@@ -146,7 +146,7 @@ def _set(extra: dict[str, Any], tiers: Sequence[dict[str, Any]], setting: str, p
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

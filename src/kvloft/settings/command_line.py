@@ -67,7 +67,7 @@ def read_json(text: str, where: str) -> object:
     """
     try:
         found: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         quotes = "; in a shell, put all of it in single quotes" if "{" in text[:2] else ""
         raise ConfigError(f"{where}: is not JSON: {error}{quotes}") from None
     return found
@@ -146,7 +146,7 @@ def _put(into: dict[str, Any], path: Sequence[str], text: str) -> None:
         into = into.setdefault(parent, {})
     try:
         into[name] = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         into[name] = text
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kvloft.errors import ConfigError
 
-_URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+_URL_PASSWORD = re.compile(r"(?:(?<=://)|(?<![^\s'\"]))[^/@\s]*:[^/@\s]*@")
+_PASSWORD_INSIDE = re.compile(r"(?:^|://)(?![a-z0-9+.-]+://)[^@]*:[^@]*@", re.IGNORECASE)
+"""Whatever a URL is mistaken for where its scheme is left out or its password holds a slash."""
 _URL_QUERY = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]+")
 _LONGEST = 300
 
@@ -60,7 +62,7 @@ def refuse_password(url: str, setting: str) -> None:
     """Raises:
     ConfigError: the URL holds a password, or a query, which may sign it.
     """
-    if _URL_PASSWORD.search(url):
+    if _PASSWORD_INSIDE.search(url):
         raise ConfigError(
             f'{setting}: the URL holds a password; take it out and give `password = "env:NAME"` or "file:/path"'
         )
