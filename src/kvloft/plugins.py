@@ -36,7 +36,7 @@ def load_plugin(group: str, name: str) -> Plugin | None:
     [(source, point)] = points.items()
     try:
         return Plugin(point.load(), source)
-    except Exception as error:  # whatever somebody else's module raises
+    except (Exception, SystemExit) as error:  # whatever somebody else's module raises
         raise ConfigError(
             f"{name!r} cannot be loaded from {source}: {type(error).__name__}: {error}; mend or uninstall that distribution"
         ) from error

@@ -119,6 +119,13 @@ def test_a_broken_plug_in_is_listed_and_named_by_its_distribution(offer, tmp_pat
     assert str(caught.value).startswith("tiers[0].type: 'sorry' cannot be loaded from sad_tiers 2.0 (broken_one:Sorry): ")
 
 
+def test_a_plug_in_that_ends_the_process_does_not(offer, tmp_path: Path):
+    (tmp_path / "ends_all.py").write_text("raise SystemExit(3)\n")
+    offer("ending_policies", "kvloft.policies", "ending = ends_all:Policy")
+    with pytest.raises(ConfigError, match=r"'ending' cannot be loaded from ending_policies 2.0 .*SystemExit: 3"):
+        make_policy("ending", 10)
+
+
 def test_settings_say_it_before_an_engine_starts(offer):
     from kvloft.settings.spec import read_spec
 

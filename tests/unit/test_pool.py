@@ -4,6 +4,7 @@ import pytest
 
 from kvloft import BlockPool, EventKind, Lookup, Request
 from kvloft.errors import BlockNotReady, ConfigError
+from kvloft.policies import CHAINS
 
 
 @pytest.fixture(params=["lru", "arc", "arc-vllm"])
@@ -165,5 +166,7 @@ def test_a_capacity_that_is_none(capacity):
 
 
 def test_an_unknown_policy_names_those_that_exist():
+    with pytest.raises(ConfigError, match=r"chains' is unknown; choose one of"):
+        BlockPool(4, "lru" + 3000 * CHAINS)
     with pytest.raises(ConfigError, match="policy 'lur' is unknown; choose one of: lru, arc"):
         BlockPool(4, "lur")

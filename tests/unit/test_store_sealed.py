@@ -203,6 +203,8 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "tooshort" not in str(refused.value)
     with pytest.raises(ConfigError, match=re.escape(str(tmp_path / "none"))):
         sealed(secret=Secret(f"file:{tmp_path / 'none'}"))
+    with pytest.raises(ConfigError, match="no file can have this name"):
+        sealed(secret=Secret("file:/\0"))
     with pytest.raises(ConfigError, match="1 to 22"):
         sealed(compression=0)
     with pytest.raises(ConfigError, match="a secret, a compression level, or both"):

@@ -62,7 +62,7 @@ def load_policy(name: str) -> Callable[[int], Policy]:
     Raises:
         ConfigError: no policy has that name, or the plug-in that offers it is broken.
     """
-    if name.endswith(CHAINS):
+    if name.endswith(CHAINS) and not name.endswith(2 * CHAINS):
         inner = load_policy(name.removesuffix(CHAINS))
         return lambda capacity: Chained(inner(capacity))
     plain = DEFAULT if name == "default" else name

@@ -53,6 +53,8 @@ class Secret:
                 secret, missing = Path(where).read_bytes().removesuffix(b"\n"), f"the file {where} is empty"
             except OSError as error:
                 secret, missing = b"", f"the file {where} cannot be read: {error.strerror}"
+            except ValueError as error:
+                secret, missing = b"", f"no file can have this name: {error}"
         if not secret:
             raise ConfigError(f"{self.setting}: {missing}")
         return secret
