@@ -30,7 +30,7 @@ class CountMinSketch:
         self._uses = 0
 
     def add(self, keys: Sequence[Key]) -> None:
-        """Count one use of each of these distinct keys."""
+        """Count one use of each of these distinct keys. Counters are not halved before `age` is called."""
         if not keys:
             return
         places = self._places(keys)
@@ -39,6 +39,9 @@ class CountMinSketch:
         raised = np.minimum(lowest + 1, self.LIMIT).astype(np.uint8)
         np.maximum.at(self._counts, (self._rows, places), np.maximum(counts, raised))
         self._uses += len(keys)
+
+    def age(self) -> None:
+        """Halve the counters, if a sample is full."""
         if self._uses >= self._sample:
             self._counts >>= 1
             self._uses //= 2

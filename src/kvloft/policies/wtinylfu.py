@@ -35,6 +35,8 @@ class WTinyLFU(Policy):
         self._sketch = CountMinSketch(capacity)
 
     def admit(self, offer: Offer) -> None:
+        # Not when uses are counted: their order, which is that of transfers, would matter.
+        self._sketch.age()
         self._window.update(dict.fromkeys(offer.keys))
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
