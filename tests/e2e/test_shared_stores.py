@@ -21,6 +21,8 @@ pytestmark = pytest.mark.xdist_group("engine")
 
 KINDS: dict[str, type[Server]] = {"redis": RedisServer, "objects": S3Server, "mooncake": MooncakeServer}
 PATIENT = {"lookup_timeout": 15.0, "get_timeout": 15.0, "put_timeout": 15.0, "fresh": 0.05}
+MOONCAKE = {"lookup_timeout": 4.0, "get_timeout": 4.0, "put_timeout": 4.0, "fresh": 0.05}
+"""Its library takes timeouts once for all of a process, other tests included."""
 QUICK = {"connect_timeout": 0.5, "lookup_timeout": 1.0, "get_timeout": 1.0, "put_timeout": 1.0}
 
 
@@ -29,7 +31,7 @@ def settings_of(server: Server, **more: Any) -> dict[str, Any]:
     if isinstance(server, RedisServer):
         return {"type": "redis", "url": server.url, **PATIENT, **more}
     if isinstance(server, MooncakeServer):
-        return {"type": "mooncake", "url": server.url, "metadata": server.metadata, **PATIENT, **more}
+        return {"type": "mooncake", "url": server.url, "metadata": server.metadata, **MOONCAKE, **more}
     assert isinstance(server, S3Server)
     options = {"endpoint": server.endpoint, "region": "us-east-1"}
     return {"type": "objects", "url": f"s3://{server.bucket}", "options": options, "allow_http": True, **PATIENT, **more}
