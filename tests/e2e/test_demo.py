@@ -41,7 +41,8 @@ def test_json_says_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
     assert first["with"]["loaded_tokens"] == second["without"]["loaded_tokens"] == 0
     assert second["with"]["loaded_tokens"] > 3 * 128
     assert second["with"]["computed_tokens"] < second["without"]["computed_tokens"]
-    assert later["with"]["loaded_tokens"] > second["with"]["loaded_tokens"]
+    # All of it, where loading is quicker than computing.
+    assert later["with"]["loaded_tokens"] > 3 * 128
     assert later["without"]["loaded_tokens"] == 0
     pool = result["pool"]
     assert pool["free"] + pool["writing"] + pool["ready"] == pool["capacity"] == 64

@@ -127,7 +127,6 @@ def complete(url: str, model: Path, prompt: list[int], tenant: str = "") -> None
     urllib.request.urlopen(asked, timeout=60).read()
 
 
-@pytest.mark.xdist_group("engine")
 def test_top_tells_what_a_server_did(server, subscriber, models):
     before = read(server)
     for [prompt] in ROUNDS:
@@ -146,7 +145,6 @@ def test_top_tells_what_a_server_did(server, subscriber, models):
     assert tier.name == "disk" and tier.capacity_bytes == 64 << 20 and tier.left_alone == ()
 
 
-@pytest.mark.xdist_group("engine")
 def test_the_command_prints_views(server, models):
     complete(server, models["llama"], ROUNDS[0][0])
     command = [sys.executable, "-m", "kvloft", "top", server, "--count", "2", "--interval", "0.2"]
@@ -158,7 +156,6 @@ def test_the_command_prints_views(server, models):
     assert len(views) == 2 and views[0]["url"] == server and views[0]["capacity"] == 512
 
 
-@pytest.mark.xdist_group("engine")
 def test_kv_events_tell_what_lies_in_host_memory_and_on_disk(server, subscriber, models):
     for [prompt] in ROUNDS:
         complete(server, models["llama"], prompt)
@@ -176,7 +173,6 @@ def test_kv_events_tell_what_lies_in_host_memory_and_on_disk(server, subscriber,
     assert subscriber.places["CPU", None] == subscriber.places["STORAGE", "disk"]
 
 
-@pytest.mark.xdist_group("engine")
 def test_a_running_server_has_its_configuration_checked(server):
     children = Path(f"/proc/{PIDS[server]}/task/{PIDS[server]}/children").read_text().split()
     for pid in (PIDS[server], *map(int, children)):
@@ -186,7 +182,6 @@ def test_a_running_server_has_its_configuration_checked(server):
         assert "fine: KvloftSpec, 16 MiB of host memory, policy arc, tiers disk" in checked.stdout
 
 
-@pytest.mark.xdist_group("engine")
 def test_every_metric_of_a_server_is_in_the_table(server, models):
     complete(server, models["llama"], ROUNDS[0][0], "team a")
     with urllib.request.urlopen(f"{server}/metrics", timeout=60) as answer:
