@@ -1,5 +1,6 @@
 """What vLLM gives its offloading specs, for a model of one group of layers."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ def offloading_config(
     blocks_per_chunk: int = 1,
     ranks: int = 1,
     events: bool = False,
-    engine: str = "engine",
+    engine: str = f"engine-{os.getpid()}",
 ) -> OffloadingConfig:
     """As the side of the first rank or of the scheduler gets it.
 
