@@ -155,6 +155,7 @@ PyObject *table_iter(Table *self);
 void table_dealloc(Table *self);
 
 /* Functions of no table. */
+PyObject *exchange(PyObject *module, PyObject *args); /* numbers of one array for numbers of another, one by one */
 PyObject *untracked(PyObject *module, PyObject *items); /* a tuple that the garbage collector need not visit */
 PyObject *distinct(PyObject *module, PyObject *items); /* a list of the keys of an iterable, each once, as they come first */
 PyObject *ascending(PyObject *module, PyObject *values); /* whether no integer is less than the one before */

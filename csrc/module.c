@@ -3,6 +3,7 @@
 
 static PyMethodDef functions[] = {
     {"distinct", distinct, METH_O, NULL},
+    {"exchange", exchange, METH_VARARGS, NULL},
     {"untracked", untracked, METH_O, NULL},
     {"ascending", ascending, METH_O, NULL},
     {NULL},

@@ -1,4 +1,4 @@
-/* Functions of iterables of keys and numbers, of no table. */
+/* Functions of iterables of keys and arrays of numbers, of no table. */
 #include "keys.h"
 
 #include <stdlib.h>
@@ -72,4 +72,55 @@ ascending(PyObject *Py_UNUSED(module), PyObject *given)
     }
     Py_XDECREF(values);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(ascends);
+}
+
+/* An array of numbers of 8 bytes each. */
+static int
+get_numbers(PyObject *given, Py_buffer *view, bool writable)
+{
+    if (PyObject_GetBuffer(given, view, PyBUF_FORMAT | PyBUF_ND | (writable ? PyBUF_WRITABLE : 0)) < 0)
+        return -1;
+    if (view->ndim == 1 && view->itemsize == sizeof(int64_t) && view->format && strchr("lq", view->format[0]))
+        return 0;
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError, "give arrays of one dimension of int64");
+    return -1;
+}
+
+static int
+exchange_numbers(const Py_buffer *table, const Py_buffer *places, const Py_buffer *values)
+{
+    int64_t *held = table->buf, *place = places->buf, *value = values->buf;
+    Py_ssize_t size = table->len / table->itemsize, count = places->len / places->itemsize;
+    if (values->len != places->len) {
+        PyErr_SetString(PyExc_ValueError, "give as many values as places");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (place[i] < 0 || place[i] >= size) {
+            PyErr_Format(PyExc_IndexError, "%lld is no place from 0 to %zd", (long long)place[i], size - 1);
+            return -1;
+        }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t before = held[place[i]];
+        held[place[i]] = value[i];
+        value[i] = before;
+    }
+    return 0;
+}
+
+PyObject *
+exchange(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[3];
+    Py_buffer views[3];
+    int got = 0;
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]))
+        return NULL;
+    while (got < 3 && get_numbers(given[got], &views[got], got != 1) == 0)
+        got++;
+    int done = got == 3 ? exchange_numbers(&views[0], &views[1], &views[2]) : -1;
+    while (got--)
+        PyBuffer_Release(&views[got]);
+    return done < 0 ? NULL : Py_NewRef(Py_None);
 }

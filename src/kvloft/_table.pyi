@@ -13,12 +13,24 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvloft.request import Key
 
 Answer = TypeVar("Answer")
 
 def distinct(keys: Iterable[Key]) -> list[Key]:
     """Each of the keys once, in the order in which they come first. Always a new list."""
+
+def exchange(table: NDArray[np.int64], places: NDArray[np.int64], values: NDArray[np.int64]) -> None:
+    """Put each value into its place of the table, one after the other, and leave there what it finds: of a place named
+    twice the second finds the first's.
+
+    Raises:
+        ValueError: they are no arrays of int64, or not as many values as places.
+        IndexError: a place is not in the table; then nothing has changed.
+    """
 
 def untracked(keys: Iterable[Key]) -> tuple[Key, ...]:
     """The keys in a tuple that the garbage collector does not visit, if none of the keys is one that it would."""

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 
-from kvloft._table import Homes, Index, Queues, ascending, distinct, untracked
+from kvloft._table import Homes, Index, Queues, ascending, distinct, exchange, untracked
 
 
 class Wild:
@@ -298,3 +300,37 @@ def test_whether_values_ascend() -> None:
 
 def fail_at(value: int) -> int:
     return value // 0
+
+
+def numbers(*values: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    return np.array(values, np.int64)
+
+
+def test_exchange_leaves_what_it_finds() -> None:
+    table, values = numbers(10, 11, 12), numbers(1, 2, 3)
+    exchange(table, numbers(2, 0, 2), values)
+    assert (table.tolist(), values.tolist()) == ([2, 11, 3], [12, 10, 1])
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_exchange_beyond_the_table_changes_nothing(place: int) -> None:
+    table, values = numbers(10, 11, 12), numbers(1, 2)
+    with pytest.raises(IndexError, match=f"{place} is no place from 0 to 2"):
+        exchange(table, numbers(0, place), values)
+    assert (table.tolist(), values.tolist()) == ([10, 11, 12], [1, 2])
+
+
+def test_exchange_refuses_other_arrays() -> None:
+    frozen = numbers(0)
+    frozen.flags.writeable = False
+    exchange(numbers(0), frozen, numbers(0))
+    for table, places, values in [
+        (numbers(0), numbers(0, 0), numbers(0)),
+        (np.zeros(1, np.int32), numbers(0), numbers(0)),
+        (np.zeros(1), numbers(0), numbers(0)),
+        (np.zeros((1, 1), np.int64), numbers(0), numbers(0)),
+        (np.zeros(2, np.int64)[::-1], numbers(0), numbers(0)),
+        (frozen, numbers(0), numbers(0)),
+    ]:
+        with pytest.raises((ValueError, BufferError)):
+            exchange(table, places, values)

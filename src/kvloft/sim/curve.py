@@ -19,14 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from kvloft._table import exchange
 from kvloft.sim.replay import Capacity, ReplayResult, Survey, survey
 from kvloft.sim.sweep import Progress, check_policies, sweep_pairs
-from kvloft.traces.columns import ChainCheck, Columns, Ints, Numbering, by_key, columns, grown
+from kvloft.traces.columns import ChainCheck, Columns, Ints, Numbering, columns, grown
 from kvloft.traces.event import TraceRequest
 from kvloft.traces.trace import Trace
-
-_LONG = 64
-"""Blocks a request, on average, from which on it pays to look at requests one by one."""
 
 
 class LRUCurve:
@@ -93,41 +91,14 @@ class LRUCurve:
         self._check(keys, starts, self._number.count)
         # The blocks of a request go on the stack tail first.
         stamps = np.repeat(self.unique + starts + ends - 1, lengths) - np.arange(count)
-        long = count >= _LONG * len(lengths)
-        before = self._restamp_each(keys, stamps, starts, ends) if long else self._restamp(keys, stamps)
-        self._measure(before, starts, ends)
+        exchange(self._last, keys, stamps)
+        self._measure(stamps, starts, ends)
         self.blocks += count
         self.longest = max(self.longest, int(lengths.max()))
         self._compact(count)
 
-    def _restamp(self, keys: Ints, stamps: Ints) -> Ints:
-        """Note when each block was used last; for each access, when that was before it (-1: never)."""
-        ordered, where = by_key(keys)
-        fresh = np.ones(len(keys), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
-        used = stamps[where]
-        earlier = np.empty_like(used)
-        earlier[1:] = used[:-1]
-        heads = np.flatnonzero(fresh)
-        earlier[heads] = self._last[ordered[heads]]
-        tails = np.append(heads[1:], len(keys)) - 1
-        self._last[ordered[tails]] = used[tails]
-        before = np.empty_like(earlier)
-        before[where] = earlier
-        return before
-
-    def _restamp_each(self, keys: Ints, stamps: Ints, starts: Ints, ends: Ints) -> Ints:
-        """The same, request by request: what a sort costs is saved where requests are long."""
-        last = self._last
-        before = np.empty_like(keys)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            chain = keys[start:end]
-            before[start:end] = last[chain]
-            last[chain] = stamps[start:end]
-        return before
-
     def _measure(self, before: Ints, starts: Ints, ends: Ints) -> None:
-        """Add the depths of one chunk's accesses."""
+        """Add the depths of one chunk's accesses, by the times at which their blocks were used before; -1: never."""
         breaks = np.ones(len(before), bool)
         np.not_equal(before[1:], before[:-1] - 1, out=breaks[1:])
         breaks[starts] = True
