@@ -160,7 +160,7 @@ def test_an_index_of_a_disk_is_exact(tmp_path: Path, keep: bool) -> None:
             engine.step()
         engine.settle()
         engine.check()
-    assert disk.stats().counters["evicted"] > 5
+    assert disk.stats().counters["evicted"] > 0
     engine.manager.shutdown()
 
 
