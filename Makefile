@@ -1,6 +1,6 @@
 # make demo   real vLLM on the CPU, with and without kvloft
 # make test   set up and run the suite
-# make try    whether docs, packages and benchmarks do what they say
+# make try    whether docs, reports in a browser, packages and benchmarks do what they say
 # make check  linters, types, the suite, and `make try`
 # make bench  all benchmarks in short form
 # make docs   the site, into site/
@@ -16,7 +16,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts
 ARGS ?=
-TRIED := tests/docs tests/package tests/benchmarks
+TRIED := tests/docs tests/browser tests/package tests/benchmarks
 
 .PHONY: demo test try check lint bench docs dist matrix clean
 
