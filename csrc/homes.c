@@ -15,11 +15,10 @@ homes_get(Homes *self, PyObject *key)
 static PyObject *
 homes_subscript(Homes *self, PyObject *key)
 {
-    uint32_t number;
-    if (keys_find(&self->keys, key, &number) < 0)
-        return NULL;
-    if (number != NONE)
-        return PyLong_FromLongLong(self->keys.entries[number].home);
+    PyObject *home = homes_get(self, key);
+    if (home != Py_None)
+        return home;
+    Py_DECREF(home);
     PyErr_SetObject(PyExc_KeyError, key);
     return NULL;
 }
