@@ -109,6 +109,28 @@ class Policy(ABC):
         """Blocks by list, queue or segment. Names of ghost lists start with "ghost"."""
 
 
+class Wrapper(Policy):
+    """A policy around another one, under its name: what it does not decide itself, the other does."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy.capacity)
+        self.name = policy.name  # type: ignore[misc]
+        self.policy = policy
+        self.evictions = policy.evictions
+
+    def accept(self, offer: Offer, need: int) -> int:
+        return self.policy.accept(offer, need)
+
+    def protect(self, keep: set[Key]) -> set[Key]:
+        return self.policy.protect(keep)
+
+    def commit(self, keys: Sequence[Key], request: Request) -> None:
+        self.policy.commit(keys, request)
+
+    def sizes(self) -> dict[str, int]:
+        return self.policy.sizes()
+
+
 def evict_checked(policy: Policy, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
     """`policy.evict`, with its answer held against law 1: a wrong victim would be somebody's bytes overwritten.
 

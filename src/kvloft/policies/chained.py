@@ -6,12 +6,12 @@ A block is of use only while all blocks before it are there, so the cached set n
 from collections.abc import Iterator, Sequence, Set
 
 from kvloft.errors import PolicyError
-from kvloft.policies.base import Offer, Policy
+from kvloft.policies.base import Offer, Policy, Wrapper
 from kvloft.policies.chains import ChainTree, Segment, runs, stand_in
 from kvloft.request import Key, Request
 
 
-class Chained(Policy):
+class Chained(Wrapper):
     """Runs a policy in ancestor-closed mode: of the ends of chains it evicts those that the policy would evict first.
 
     A use of a block is a use of all blocks before it, whether they were looked up or not: what the GPU still had does not
@@ -27,19 +27,14 @@ class Chained(Policy):
     minds_running = True
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(policy.capacity)
+        super().__init__(policy)
         self.name = f"{policy.name}+chains"  # type: ignore[misc]
-        self.policy = policy
-        self.evictions = policy.evictions
         self._begin()
 
     def _begin(self) -> None:
         self._tree: ChainTree[Segment] = ChainTree(Segment, self.capacity)
         self._ends: dict[Key, None] = {}
         """Last blocks of segments with nothing behind them."""
-
-    def accept(self, offer: Offer, need: int) -> int:
-        return self.policy.accept(offer, need)
 
     def protect(self, keep: set[Key]) -> set[Key]:
         """`keep` and all blocks before them."""
@@ -74,9 +69,6 @@ class Chained(Policy):
             parent.live += 1
             self._ends[segment.keys[-1]] = None
 
-    def commit(self, keys: Sequence[Key], request: Request) -> None:
-        self.policy.commit(keys, request)
-
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         for segment, _ in self._tree.walk(chain):
             segment.owner = None
@@ -106,9 +98,6 @@ class Chained(Policy):
     def clear(self) -> None:
         self.policy.clear()
         self._begin()
-
-    def sizes(self) -> dict[str, int]:
-        return self.policy.sizes()
 
     def _before(self, key: Key) -> list[Key]:
         """Resident blocks before one, head first."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import chain, filterfalse
 from operator import attrgetter
 
-from kvloft.policies.base import Offer, Policy
+from kvloft.policies.base import Offer, Policy, Wrapper
 from kvloft.policies.chains import ChainTree, runs
 from kvloft.policies.told import Deadlines, ToldSegment
 from kvloft.request import Key, Request
 
 
-class Hinted(Policy):
+class Hinted(Wrapper):
     """Executes hints with any policy: first what is dead or expired leaves, then what is worth less than normal, then as the
     policy says.
 
@@ -43,10 +43,7 @@ class Hinted(Policy):
     def __init__(
         self, policy: Policy, clock: Callable[[], float] = time.time, quotas: Mapping[str, float] | None = None
     ) -> None:
-        super().__init__(policy.capacity)
-        self.name = policy.name  # type: ignore[misc]
-        self.policy = policy
-        self.evictions = policy.evictions
+        super().__init__(policy)
         self._clock = clock
         self._quotas = dict(quotas or {})
         self._begin()
@@ -72,12 +69,6 @@ class Hinted(Policy):
 
     # The contract.
 
-    def accept(self, offer: Offer, need: int) -> int:
-        return self.policy.accept(offer, need)
-
-    def protect(self, keep: set[Key]) -> set[Key]:
-        return self.policy.protect(keep)
-
     def admit(self, offer: Offer) -> None:
         self.policy.admit(offer)
         request = offer.request
@@ -97,9 +88,6 @@ class Hinted(Policy):
                     before = run[shared - 1]
                 if run[shared:]:
                     self._attach(run[shared:], before, request)
-
-    def commit(self, keys: Sequence[Key], request: Request) -> None:
-        self.policy.commit(keys, request)
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self.policy.finish(chain, stored, request)
@@ -131,9 +119,6 @@ class Hinted(Policy):
     def clear(self) -> None:
         self.policy.clear()
         self._begin()
-
-    def sizes(self) -> dict[str, int]:
-        return self.policy.sizes()
 
     # Hearing.
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from itertools import filterfalse, islice, takewhile
 
 from kvloft._table import Queues
-from kvloft.policies.base import Offer, Policy
+from kvloft.policies.base import Offer, Policy, Wrapper
 from kvloft.policies.chains import stand_in
 from kvloft.request import Key, Request
 
@@ -90,7 +90,7 @@ class OpenChains:
         self._owners.clear()
 
 
-class TailsFirst(Policy):
+class TailsFirst(Wrapper):
     """Runs a policy so that of a running request's blocks the tail leaves before the head.
 
     The policy may take the last block of a running chain that may leave, and then the one before it; what it cannot find
@@ -100,10 +100,7 @@ class TailsFirst(Policy):
     name = "tails first"
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(policy.capacity)
-        self.name = policy.name  # type: ignore[misc]
-        self.policy = policy
-        self.evictions = policy.evictions
+        super().__init__(policy)
         self._running = OpenChains(one=True)
 
     @classmethod
@@ -111,18 +108,9 @@ class TailsFirst(Policy):
         """The policy, in such a one if it needs it."""
         return policy if policy.minds_running else cls(policy)
 
-    def accept(self, offer: Offer, need: int) -> int:
-        return self.policy.accept(offer, need)
-
-    def protect(self, keep: set[Key]) -> set[Key]:
-        return self.policy.protect(keep)
-
     def admit(self, offer: Offer) -> None:
         self.policy.admit(offer)
         self._running.admit(offer)
-
-    def commit(self, keys: Sequence[Key], request: Request) -> None:
-        self.policy.commit(keys, request)
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self._running.finish(request.id)
@@ -157,9 +145,6 @@ class TailsFirst(Policy):
     def clear(self) -> None:
         self._running.clear()
         self.policy.clear()
-
-    def sizes(self) -> dict[str, int]:
-        return self.policy.sizes()
 
     def _before(self, key: Key) -> Iterable[Key]:
         """The blocks before one in its chain, head first."""
