@@ -6,6 +6,7 @@ import pytest
 
 from kvloft.cli import main
 from kvloft.errors import ConfigError
+from kvloft.sim.intake import Intake, parse_quotas
 from kvloft.sim.replay import Capacity, Replay, survey
 from kvloft.traces.event import TraceRequest
 
@@ -45,6 +46,40 @@ def test_hints_go_by_the_time_of_the_trace():
         run.step(request)
         left.append(sorted(run.victims))
     assert left == [[], [], [], [5, 6], [3, 4], [1, 2]]
+
+
+def test_quotas_and_admission_are_those_of_the_pool_that_serves():
+    """A tenant at its share makes room from its own blocks; a scan stores the head that fits beside what was read twice."""
+    asked = [TraceRequest([1, 2], tenant="big"), TraceRequest([3, 4], tenant="small"), TraceRequest([5, 6], tenant="small")]
+    run = Replay("lru", 4, Intake(quotas={"small": 0.5}))
+    left = []
+    for request in asked:
+        run.step(request)
+        left.append(sorted(run.victims))
+    assert left == [[], [], [3, 4]]
+
+    guarded, plain = Replay("lru", 8, Intake("scan-guard")), Replay("lru", 8)
+    for run in (guarded, plain):
+        for _ in range(3):
+            run.step(TraceRequest([1, 2]))
+        run.step(TraceRequest([*range(10, 18)]))
+    assert guarded.step(TraceRequest([1, 2])) == 2
+    assert guarded.step(TraceRequest([*range(10, 18)])) == 6
+    assert plain.step(TraceRequest([1, 2])) == 0
+
+
+@pytest.mark.parametrize("text", ["acme", "acme=", "=0.5", "acme=0", "acme=1.5", "acme=nan", "acme=much"])
+def test_quotas_that_are_none_are_named_as_wrong(text):
+    with pytest.raises(ConfigError, match="TENANT=SHARE"):
+        parse_quotas(["other=0.5", text])
+
+
+def test_a_quota_is_given_once_and_a_rule_by_its_name():
+    assert parse_quotas(["a=0.5", "b=c=1"]) == {"a": 0.5, "b=c": 1.0}
+    with pytest.raises(ConfigError, match="named twice"):
+        parse_quotas(["a=0.5", "a=0.6"])
+    with pytest.raises(ConfigError, match="everything, scan-guard"):
+        Intake("guard")
 
 
 @pytest.mark.parametrize(

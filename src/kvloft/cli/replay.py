@@ -31,6 +31,12 @@ def replay(
     hints: Annotated[
         str | None, typer.Option(help="What callers tell: session-end=0.5 tells half of the ends of conversations.")
     ] = None,
+    admission: Annotated[
+        str, typer.Option(help="What is taken in, as in the settings: everything, or scan-guard.")
+    ] = "everything",
+    quota: Annotated[
+        list[str] | None, typer.Option(help="TENANT=SHARE, such as acme=0.3, as in the settings. May be repeated.")
+    ] = None,
     jobs: options.Jobs = None,
     json: options.Json = None,
     html: options.Html = None,
@@ -67,6 +73,7 @@ def replay(
     from kvloft.cli._progress import progress
     from kvloft.cli._results import print_ratios, print_timed
     from kvloft.sim.hints import Told, parse_session_end
+    from kvloft.sim.intake import Intake, parse_quotas
     from kvloft.sim.latency import Machine
     from kvloft.sim.replay import Capacity, survey, watched
     from kvloft.sim.sweep import BOUNDS, check_policies, sweep, sweep_timed
@@ -81,6 +88,7 @@ def replay(
     opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
     if hints is not None:
         opened = Told(opened, parse_session_end(hints), seed)
+    intake = Intake(admission, parse_quotas(quota or ()))
     check_policies(names, BOUNDS if prefill_rate is None else ())
     machine = None
     if prefill_rate is not None:
@@ -100,9 +108,9 @@ def replay(
     results: Sequence[ReplayResult | TimedResult]
     with progress("blocks") as tell:
         if machine:
-            results = timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell, counted)
+            results = timed = sweep_timed(opened, machine, names, sizes, speed, jobs, tell, counted, intake)
         else:
-            results = untimed = sweep(opened, names, sizes, jobs, tell, counted)
+            results = untimed = sweep(opened, names, sizes, jobs, tell, counted, intake)
     if machine:
         print_timed(outputs.console, opened, timed)
     else:
@@ -113,7 +121,8 @@ def replay(
         from kvloft.report.study import study
 
         real = [] if machine else [result for result in results if result.policy not in BOUNDS]
-        closer = study(opened, real[0].policy, sorted(r.capacity_blocks for r in real)[len(real) // 2]) if real else None
+        middle = sorted(result.capacity_blocks for result in real)[len(real) // 2] if real else 0
+        closer = study(opened, real[0].policy, middle, intake=intake) if real else None
         return replay_page(opened.name, counted, results, closer, opened.assumptions)
 
     outputs.write(results, lambda: draw_curves(results), page)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvloft.request import Key
+from kvloft.sim.intake import Intake
 from kvloft.sim.replay import Replay
 from kvloft.traces.event import TraceRequest
 
@@ -53,7 +54,9 @@ class Study(msgspec.Struct, frozen=True):
     """Requests in a session: how many sessions have so many. Empty if the trace knows no sessions."""
 
 
-def study(requests: Iterable[TraceRequest], policy: str, capacity: int, slices: int = 48) -> Study:
+def study(
+    requests: Iterable[TraceRequest], policy: str, capacity: int, slices: int = 48, intake: Intake | None = None
+) -> Study:
     """Replay once more, and watch each block.
 
     Args:
@@ -61,11 +64,12 @@ def study(requests: Iterable[TraceRequest], policy: str, capacity: int, slices: 
         policy: a name that `make_policy` knows.
         capacity: blocks.
         slices: parts of equal duration to cut the trace into.
+        intake: what the pool takes in; everything, if not given.
     """
     held = list(requests)
     timed = bool(held) and all(request.time is not None for request in held)
     clock = np.array([request.time if timed else at for at, request in enumerate(held)], float)
-    watch = _Watch(Replay(policy, capacity))
+    watch = _Watch(Replay(policy, capacity, intake))
     outcomes = np.array([watch.step(request, now) for request, now in zip(held, clock.tolist(), strict=True)], int)
     ages = np.array(watch.ages, float).reshape(-1, 2)
     regrets = np.array([age for age, _ in watch.regrets], float)

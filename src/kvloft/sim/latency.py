@@ -28,6 +28,7 @@ from kvloft.errors import ConfigError
 from kvloft.policies import Policy
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key, Request
+from kvloft.sim.intake import Intake
 from kvloft.sim.tier import Channel, Medium, SimulatedTier, TierModel
 from kvloft.traces.event import TraceRequest
 from kvloft.transfer.cascade import Cascade
@@ -187,6 +188,7 @@ class Simulation:
         cascade: bounds and deadlines; block size, prefill rate and admission are the machine's.
         done: hears of each request when it ends.
         media: what tiers of these names share with those of other engines.
+        intake: what host memory takes in; everything, if not given.
     """
 
     def __init__(
@@ -197,13 +199,14 @@ class Simulation:
         cascade: Callable[..., CascadeConfig] = CascadeConfig,
         done: Callable[[Outcome], None] | None = None,
         media: Mapping[str, Medium] | None = None,
+        intake: Intake | None = None,
     ) -> None:
         machine.check()
         shared = media or {}
         self.machine = machine
         self.now = 0.0
         self.capacity = capacity
-        self.pool = BlockPool(capacity or 1, policy, clock=self._clock)
+        self.pool = (intake or Intake()).pool(capacity or 1, policy, self._clock)
         self.gpu = BlockPool(machine.gpu_blocks, "lru") if machine.gpu_blocks else None
         self.tiers = [
             SimulatedTier(model, machine.block_bytes, self._clock, shared.get(model.name)) for model in machine.tiers

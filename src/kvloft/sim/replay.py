@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from kvloft.errors import ConfigError
 from kvloft.policies import Policy
-from kvloft.pool import BlockPool
 from kvloft.request import Key
+from kvloft.sim.intake import Intake
 from kvloft.traces.columns import Numbering, columns, grown
 from kvloft.traces.event import TraceRequest
 from kvloft.traces.trace import Trace
@@ -126,8 +126,8 @@ class Replay:
     times of the requests.
     """
 
-    def __init__(self, policy: str | type[Policy] | Policy, capacity: int) -> None:
-        self.pool = BlockPool(capacity, policy, clock=lambda: self._now)
+    def __init__(self, policy: str | type[Policy] | Policy, capacity: int, intake: Intake | None = None) -> None:
+        self.pool = (intake or Intake()).pool(capacity, policy, lambda: self._now)
         self._now = 0.0
         self.requests = 0
         self.hits = 0

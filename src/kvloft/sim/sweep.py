@@ -15,6 +15,7 @@ import numpy as np
 from kvloft.errors import ConfigError, KvloftError
 from kvloft.policies import is_policy, load_policy, policy_names
 from kvloft.sim.bound import Future, Min, replay_optimum
+from kvloft.sim.intake import Intake
 from kvloft.sim.latency import Machine, Outcome, Simulation, TimedResult, TimedSlice
 from kvloft.sim.replay import Capacity, Replay, ReplayResult, Survey, survey
 from kvloft.traces.columns import hold
@@ -40,6 +41,7 @@ class _Run(NamedTuple):
     machine: Machine | None = None
     speed: float = 1.0
     starts: Sequence[float] = ()
+    intake: Intake | None = None
 
 
 class Interrupted(Exception):
@@ -66,8 +68,10 @@ class _Bench:
             result = replay_optimum(self._future, run.capacity, self._trace.name, run.fraction)
             tell(self._counted.blocks)
             return result
-        policy = Min(run.capacity, self._future) if run.policy == "min" and self._future else run.policy
-        replay = Replay(policy, run.capacity)
+        if run.policy == "min" and self._future:
+            replay = Replay(Min(run.capacity, self._future), run.capacity)
+        else:
+            replay = Replay(run.policy, run.capacity, run.intake)
         told = 0
         for request in self._stream():
             replay.step(request)
@@ -93,7 +97,7 @@ class _Bench:
             request if request.time is None else msgspec.structs.replace(request, time=request.time / run.speed)
             for request in self._stream()
         )
-        result = Simulation(machine, run.policy, run.capacity, done=note).run(requests)
+        result = Simulation(machine, run.policy, run.capacity, done=note, intake=run.intake).run(requests)
         tell(done)
         return msgspec.structs.replace(
             result, trace=self._trace.name, capacity_fraction=run.fraction, slices=slices.result()
@@ -135,6 +139,7 @@ def sweep(
     workers: int | None = None,
     progress: Progress | None = None,
     counted: Survey | None = None,
+    intake: Intake | None = None,
 ) -> list[ReplayResult]:
     """Every policy at every size, in that order.
 
@@ -145,12 +150,13 @@ def sweep(
         workers: processes; as many as there are cores if None. The results do not depend on it.
         progress: see there.
         counted: the trace's survey.
+        intake: what the policies' pools take in; everything, if not given.
 
     Raises:
         ConfigError: an unknown policy, a size of less than a block, or no size or policy at all. Nothing has been run.
     """
     pairs = [(policy, size) for policy in policies for size in sizes]
-    return sweep_pairs(trace, pairs, workers, progress, counted)
+    return sweep_pairs(trace, pairs, workers, progress, counted, intake)
 
 
 def sweep_pairs(
@@ -159,11 +165,12 @@ def sweep_pairs(
     workers: int | None = None,
     progress: Progress | None = None,
     counted: Survey | None = None,
+    intake: Intake | None = None,
 ) -> list[ReplayResult]:
     """Each policy at its size, in that order; otherwise like `sweep`."""
     check_policies([policy for policy, _ in pairs])
     counted = counted or survey(trace)
-    runs = [_Run(policy, size.of(counted.unique), size.fraction(counted.unique)) for policy, size in pairs]
+    runs = [_Run(policy, size.of(counted.unique), size.fraction(counted.unique), intake=intake) for policy, size in pairs]
     return [result for result in _run_all(trace, counted, runs, workers, progress) if isinstance(result, ReplayResult)]
 
 
@@ -176,6 +183,7 @@ def sweep_timed(
     workers: int | None = None,
     progress: Progress | None = None,
     counted: Survey | None = None,
+    intake: Intake | None = None,
 ) -> list[TimedResult]:
     """Every policy at every size of host memory, replayed with time on one machine; otherwise like `sweep`.
 
@@ -188,6 +196,7 @@ def sweep_timed(
         workers: processes.
         progress: see there.
         counted: the trace's survey.
+        intake: as for `sweep`.
 
     Raises:
         ConfigError: as for `sweep`, or a machine that is none.
@@ -198,7 +207,7 @@ def sweep_timed(
         raise ConfigError(f"speed: {speed!r} is not greater than 0")
     counted = counted or survey(trace)
     runs = [
-        _Run(policy, size.of(counted.unique), size.fraction(counted.unique), machine, speed)
+        _Run(policy, size.of(counted.unique), size.fraction(counted.unique), machine, speed, intake=intake)
         for policy in policies
         for size in sizes
     ]
