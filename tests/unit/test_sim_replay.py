@@ -82,6 +82,15 @@ def test_a_quota_is_given_once_and_a_rule_by_its_name():
         Intake("guard")
 
 
+def test_a_quota_for_nobody_is_named_as_wrong():
+    asked = [TraceRequest([1], tenant="acme"), TraceRequest([2])]
+    Intake(quotas={"acme": 0.5}).check(asked)
+    with pytest.raises(ConfigError, match="'acne'; tenants in it are: acme"):
+        Intake(quotas={"acme": 0.5, "acne": 0.5}).check(asked)
+    with pytest.raises(ConfigError, match="names no tenants"):
+        Intake(quotas={"acme": 0.5}).check(asked[1:])
+
+
 @pytest.mark.parametrize(
     ("text", "unique", "blocks"), [("1%", 182_790, 1827), ("0.5 %", 399, 1), ("100%", 7, 7), ("20000", 5, 20_000)]
 )

@@ -88,8 +88,9 @@ def replay(
     opened = options.open_given(trace, form, skip_bad, block_tokens, seed, spread_minutes, shared_prefix)
     if hints is not None:
         opened = Told(opened, parse_session_end(hints), seed)
-    intake = Intake(admission, parse_quotas(quota or ()))
     check_policies(names, BOUNDS if prefill_rate is None else ())
+    intake = Intake(admission, parse_quotas(quota or ()))
+    intake.check(opened)
     machine = None
     if prefill_rate is not None:
         machine = Machine(

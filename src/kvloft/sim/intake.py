@@ -8,6 +8,7 @@ from kvloft.errors import ConfigError
 from kvloft.policies import Policy
 from kvloft.policies.admission import ADMISSIONS
 from kvloft.pool import BlockPool
+from kvloft.traces.event import TraceRequest
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -27,6 +28,25 @@ class Intake(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.admission not in ADMISSIONS:
             raise ConfigError(f"admission: {self.admission!r} is unknown; choose one of: {', '.join(ADMISSIONS)}")
+
+    def check(self, requests: Iterable[TraceRequest]) -> None:
+        """Read as much of a trace as it takes to find a request of each tenant with a quota.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self.quotas:
+            return
+        named: set[str] = set()
+        for request in requests:
+            named.add(request.tenant)
+            if named >= self.quotas.keys():
+                return
+        missing, known = sorted(self.quotas.keys() - named), sorted(named - {""})
+        raise ConfigError(
+            f"quota: no request of the trace names tenant {missing[0]!r}; "
+            + (f"tenants in it are: {', '.join(known[:20])}" if known else "it names no tenants")
+        )
 
     def pool(self, capacity: int, policy: str | type[Policy] | Policy, clock: Callable[[], float]) -> BlockPool:
         """A pool of so many blocks."""
