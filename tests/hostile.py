@@ -245,3 +245,13 @@ class Engine:
         assert stats.free + stats.ready == stats.capacity
         assert (sizes.waiting, sizes.wanted, sizes.loading, sizes.held, sizes.set_aside) == (0, 0, 0, 0, 0)
         assert all(link.loading == link.storing == 0 for link in sizes.tiers.values())
+
+
+def chain(name: str, n: int) -> list[str]:
+    return [f"{name}{at}" for at in range(n)]
+
+
+def fill(engine: Engine, n: int, name: str = "other") -> None:
+    """Push everything else out of host memory."""
+    for at in range(n):
+        engine.run(Request(f"{name}{at}"), [f"{name}-block{at}"])
