@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kvloft.config import format_size
 from kvloft.doctor import Disk, Harm, Plan, examine
 from kvloft.doctor.findings import Finding
 from kvloft.settings.build import Wanted, build
@@ -271,13 +272,16 @@ def test_a_disk_is_measured_against_computing(machine, tmp_path):
     assert "disk speed" not in found(Plan(disks=disk), machine)
 
 
-def test_what_a_tier_holds_already_counts_as_room(machine, tmp_path):
+def test_what_a_tier_holds_already_counts_as_room(machine, tmp_path, monkeypatch):
     volume = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: volume)  # others write to it, too
     free = volume.f_bavail * volume.f_frsize
     held = tmp_path / "held"
     held.mkdir()
     (held / "segment").write_bytes(b"x" * (64 << 20))
-    assert found(Plan(disks=[Disk(held, free - (16 << 20))]), machine)["disk space"][0] is Harm.FINE
+    assert found(Plan(disks=[Disk(held, free + (64 << 20))]), machine)["disk space"][0] is Harm.FINE
+    harm, _, fix = found(Plan(disks=[Disk(held, free + (66 << 20))]), machine)["disk space"]
+    assert harm is Harm.BROKEN and fix.endswith(f"at most {format_size(free + (64 << 20))}")
 
 
 def test_stores_that_answer_and_stores_that_do_not(machine, tmp_path):

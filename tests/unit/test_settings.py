@@ -84,6 +84,15 @@ def test_every_fault_of_the_options_is_told(capsys: pytest.CaptureFixture[str]) 
         "--set: 'nothing' is not of the form NAME=VALUE",
     ):
         assert problem in told
+    assert run("--host", "1GiB", "--disk", "::", "--disk", "/y:", "--disk", ":2GiB", "--disk", "") == 2
+    told = capsys.readouterr().err
+    for problem in (
+        "'::' has no size",
+        "'/y:' has no size; write \"/y:2TiB\"",
+        "':2GiB' names no folder",
+        "'' names no folder",
+    ):
+        assert f"--disk: {problem}" in told
     assert run() == 2
     assert "--host: missing" in capsys.readouterr().err
     assert run("--host", "1GiB", "--way", "policy", "--disk", "/x:1TiB", "--store", "redis://h") == 2

@@ -53,7 +53,7 @@ def doctor(
     """
     problems: list[str] = []
     wanted = _size("host", host, total_memory(), problems) if host is not None else None
-    disks = [_disk(text, problems) for text in disk or ()]
+    disks = _disks(disk or (), problems)
     stores = _stores(store or (), problems)
     if config is not None:
         given = [("--host", host), ("--disk", disk), ("--store", store)]
@@ -81,9 +81,16 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _disk(text: str, problems: list[str]) -> Disk:
-    folder, size = parse_disk(text)
-    return Disk(Path(folder), _size("disk", size, volume_bytes(folder), problems) if size else None)
+def _disks(texts: Sequence[str], problems: list[str]) -> list[Disk]:
+    disks = []
+    for text in texts:
+        try:
+            folder, size = parse_disk(text)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            disks.append(Disk(Path(folder), _size("disk", size, volume_bytes(folder), problems) if size else None))
+    return disks
 
 
 def _size(name: str, text: str, whole: int, problems: list[str]) -> int | None:

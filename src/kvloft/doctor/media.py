@@ -60,9 +60,10 @@ def _disk(plan: Plan, disk: Disk) -> Iterator[Finding]:
         found = f"{path} does not take O_DIRECT: blocks go through the page cache and compete with host memory"
         yield Finding("disk I/O", Harm.SLOW, found, "use a folder on ext4 or XFS on a local NVMe drive")
     free = volume.f_bavail * volume.f_frsize
-    if disk.capacity and disk.capacity > free + _held(path):
+    room = free + _held(path) if disk.capacity else free
+    if disk.capacity and disk.capacity > room:
         found = f"{format_size(disk.capacity)} wanted, {format_size(max(free, 1))} free in {path}"
-        yield Finding("disk space", Harm.BROKEN, found, f"use a capacity of at most {format_size(max(free, 1))}")
+        yield Finding("disk space", Harm.BROKEN, found, f"use a capacity of at most {format_size(max(room, 1))}")
     else:
         yield Finding("disk space", Harm.FINE, f"{format_size(max(free, 1))} free in {path}")
     if volume.f_files and volume.f_favail < _INODES:

@@ -38,9 +38,15 @@ class Wanted:
 
 
 def parse_disk(text: str) -> tuple[str, str | None]:
-    """Folder and size of "FOLDER:SIZE", or of "FOLDER" alone."""
+    """Folder and size of "FOLDER:SIZE", or of "FOLDER" alone.
+
+    Raises:
+        ConfigError: there is no folder.
+    """
     folder, colon, size = text.rpartition(":")
-    return (folder, size) if colon and folder else (text, None)
+    if not (folder if colon else text):
+        raise ConfigError(f'--disk: {text!r} names no folder; write "/var/cache/kvloft:{size or "2TiB"}"')
+    return (folder, size or None) if colon else (text, None)
 
 
 def build(wanted: Wanted) -> dict[str, Any]:
@@ -101,7 +107,11 @@ def _tiers(wanted: Wanted, problems: list[str]) -> list[dict[str, Any]]:
         return []
     stock = {"type": "DiskTier", "module_path": OURS}
     for disk in wanted.disks:
-        folder, size = parse_disk(disk)
+        try:
+            folder, size = parse_disk(disk)
+        except ConfigError as error:
+            problems += error.problems
+            continue
         if size is None:
             problems.append(
                 f'--disk: {disk!r} has no size; write "{folder}:2TiB", or "{folder}:80%" for a share of the disk'
