@@ -80,13 +80,16 @@ def shown(value: object) -> str:
     return f"what was given (a {type(value).__name__})"
 
 
-def format_size(size: int) -> str:
-    """Bytes as people read them: "4 GiB", "1.5 MiB", "640 B"."""
+def format_size(size: int, *, down: bool = False) -> str:
+    """Bytes as people read them: "4 GiB", "1.5 MiB", "640 B"; rounded, or rounded `down` where it says how much may be."""
     amount, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
             break
         amount, unit = amount / 1024, larger
+    if down:
+        digits = 100 if amount < 10 else 10 if amount < 100 else 1
+        amount = int(amount * digits) / digits
     return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
 
 

@@ -66,6 +66,7 @@ def test_what_is_no_share_is_named(wrong: str) -> None:
 @given(st.integers(1, 1 << 50))
 def test_what_is_written_can_be_read_and_is_near(size: int) -> None:
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.006, abs=1)
+    assert size * 0.989 - 1 < parse_size(format_size(size, down=True)) <= size
 
 
 @pytest.mark.parametrize(

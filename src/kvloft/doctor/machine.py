@@ -92,7 +92,7 @@ def shared_memory(plan: Plan, root: Path) -> Iterator[Finding]:
     if free >= need:
         yield Finding("/dev/shm", Harm.FINE, f"{format_size(free)} free")
         return
-    size = format_size(need + (1 << 30)).replace(" ", "").replace("iB", "").lower()
+    size = f"{-(-need // (1 << 30)) + 1}g"  # mount takes whole numbers
     fix = f"mount -o remount,size={size} /dev/shm   (in Docker: --shm-size={size} or --ipc=host)"
     yield Finding("/dev/shm", Harm.BROKEN, f"{format_size(max(free, 1))} free, {format_size(need)} needed", fix)
 
@@ -212,4 +212,4 @@ def _orphans(root: Path) -> Iterator[tuple[int, str]]:
 
 
 def _smaller(fits: int) -> str:
-    return f"give at most {format_size(fits)}" if fits else "free some memory first"
+    return f"give at most {format_size(fits, down=True)}" if fits else "free some memory first"

@@ -63,7 +63,7 @@ def _disk(plan: Plan, disk: Disk) -> Iterator[Finding]:
     room = free + _held(path) if disk.capacity else free
     if disk.capacity and disk.capacity > room:
         found = f"{format_size(disk.capacity)} wanted, {format_size(max(free, 1))} free in {path}"
-        yield Finding("disk space", Harm.BROKEN, found, f"use a capacity of at most {format_size(max(room, 1))}")
+        yield Finding("disk space", Harm.BROKEN, found, f"use a capacity of at most {format_size(max(room, 1), down=True)}")
     else:
         yield Finding("disk space", Harm.FINE, f"{format_size(max(free, 1))} free in {path}")
     if volume.f_files and volume.f_favail < _INODES:
