@@ -10,8 +10,8 @@ the keys. One thread at a time; a table refuses, with a RuntimeError, to be chan
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,3 +266,144 @@ class Homes:
         Raises:
             KeyError: one had none.
         """
+
+class Run:
+    """A run of blocks that follow each other: what a segment of a chain is made of.
+
+    Args:
+        number: its name.
+        keys: its blocks, head first.
+        parent: the run whose last block comes before its first.
+    """
+
+    keys: tuple[Key, ...]
+    """Resident blocks, head first."""
+    parent: Self | None
+    """The segment whose last block comes before this one's first; None: the head of a chain, or unknown."""
+    live: int
+    """Children with resident blocks."""
+    owner: Hashable
+    """The id of the request that is still storing it, in a tuple of one."""
+
+    def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None: ...
+    @property
+    def number(self) -> int: ...
+
+class AgedRun(Run):
+    """A run and what is known of its use. Times are numbers of requests."""
+
+    ghost: array[int]
+    """Hashes of the evicted blocks that followed its resident ones."""
+    kind: int
+    """Its class."""
+    last: int
+    """When it was used last."""
+    use: int
+    """That use's number in `Uses`, -1 if there is none."""
+    reads: int
+    turn: int
+    """How many tails of the same conversation lie before it."""
+    ends: bool
+    """Whether a request ended at its end, or one block behind it."""
+    branches: int
+    """Tails that were stored behind it, ..."""
+    branches_reused: int
+    """... and how many of them were used again."""
+    committed: bool
+    origin: tuple[Self, int, int, int] | None
+    """Until it has taught: the ghost that came back as this segment, how many blocks, its class and bin at that time."""
+
+    @property
+    def size(self) -> int:
+        """Its blocks, resident and evicted."""
+
+class Ages:
+    """The leaves, which end a resident chain, by class, stage of age and last use; and the clock, which counts requests.
+
+    Ages fall in bins, bins in stages. Within a stage the index of an age counts as no higher than that of a younger one, so
+    of each class and stage only the leaf that was used longest ago can be the next to leave. What grows older costs next to
+    nothing: O(log n) when it gets into another stage.
+
+    Args:
+        classes: how many classes there are, up to 127.
+        edges: ages at which bins end, ascending; the last bin has no end.
+        stages: bins that begin a stage, but for the first, ascending.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+
+    def __new__(cls, classes: int, edges: Sequence[int], stages: Sequence[int]) -> Ages: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ages:
+        """With copies of the leaves."""
+
+    @property
+    def clock(self) -> int:
+        """Requests so far."""
+
+    def tick(self) -> None:
+        """One request more."""
+
+    def bin(self, segment: AgedRun) -> int:
+        """The bin of a segment's age now."""
+
+    def put(self, segment: AgedRun) -> None:
+        """A segment may end a resident chain now or no more, or is of another class or age. If it ends one, it is a leaf.
+
+        Raises:
+            ValueError: its class or its last use is out of range, or it is a leaf of other ages.
+        """
+
+    def take(self) -> Any:
+        """Take out the leaf of the lowest index, of that class and stage the one used longest ago; None if there is no
+        leaf."""
+
+    def take_oldest(self) -> Any:
+        """Take out the leaf used longest ago; None if there is no leaf."""
+
+    def rank(self, index: NDArray[np.float64]) -> None:
+        """Order classes and bins by a new index, [classes, bins].
+
+        Raises:
+            ValueError: it has another shape or type.
+        """
+
+    def leaves(self) -> list[Any]:
+        """All leaves, in no order."""
+
+class Uses:
+    """Uses of segments in their order: it counts which segments are used again, and which become too old for a bin without
+    being used, resident or not. O(1) a use, 16 bytes until it is older than any bin.
+
+    Args:
+        classes: how many classes there are, up to 127.
+        edges: ages at which bins end, ascending; the last bin has no end.
+
+    Raises:
+        ValueError: one of them is out of range; so are the class and the size of a segment in the calls below.
+    """
+
+    def __new__(cls, classes: int, edges: Sequence[int]) -> Uses: ...
+    def __len__(self) -> int:
+        """Uses that are kept."""
+
+    def __copy__(self) -> Uses: ...
+    def __deepcopy__(self, memo: object) -> Uses: ...
+    def begin(self, segment: AgedRun) -> None:
+        """A segment was used at its `last`, which is now."""
+
+    def change(self, segment: AgedRun) -> None:
+        """Its class or size are others now."""
+
+    def end(self, segment: AgedRun, bin: int) -> None:
+        """It is used again at an age in this bin, or gone. Bins that it left since the last look are made up for."""
+
+    def reuse(self, kind: int, bin: int, blocks: int) -> None:
+        """Blocks of a class were used again at an age in this bin."""
+
+    def look(self, clock: int) -> None:
+        """Count what has left a bin since the last look."""
+
+    def take(self) -> bytes:
+        """What was counted since the last call: blocks that were used again, blocks that left a bin unused, and how many
+        segments both were; 64 bits each, [3, classes, bins]."""

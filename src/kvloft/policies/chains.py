@@ -4,30 +4,22 @@ A tree of segments stands for all resident chains; each segment follows the end 
 requests, so touching a prefix of thousands of blocks costs in segments, and no object is kept by the block.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import filterfalse
-from typing import Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from kvloft._table import Homes, untracked
+from kvloft._table import Homes, Run, untracked
 from kvloft.policies.base import Offer, Policy
 from kvloft.request import Key, Request
 
 
-class Segment:
+class Segment(Run):
     """A run of blocks that follow each other."""
 
-    __slots__ = ("keys", "live", "number", "owner", "parent")
-
-    def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None:
-        self.number = number
-        self.keys = keys
-        """Resident blocks, head first."""
-        self.parent = parent
-        """The segment whose last block comes before this one's first; None: the head of a chain, or unknown."""
-        self.live = 0
-        """Children with resident blocks."""
-        self.owner: Hashable = None
-        """The id of the request that is still storing it, in a tuple of one."""
+    __slots__ = ()
+    FIELDS: ClassVar[tuple[str, ...]] = ("parent", "owner", "live")
+    """What a copy has of it, beside its number and its keys."""
 
     def grows(self, request: Request) -> bool:
         """Whether what this request stores behind its end becomes part of it."""
@@ -37,6 +29,13 @@ class Segment:
         """This is the head of `whole`, which was split and is its only child now."""
         self.owner = whole.owner
         self.live = 1 if whole.keys else 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin: Self = type(self)(self.number, self.keys, None)
+        memo[id(self)] = twin
+        for name in self.FIELDS:
+            setattr(twin, name, deepcopy(getattr(self, name), memo))
+        return twin
 
 
 AnySegment = TypeVar("AnySegment", bound=Segment)

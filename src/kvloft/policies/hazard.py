@@ -44,41 +44,25 @@ class Hazards:
         self._reused: Table = np.zeros((classes, BINS))
         self._survived: Table = np.zeros((classes, BINS))
         self._observed: Table = np.zeros((classes, BINS))
-        self._news = [[[0] * BINS for _ in range(classes)] for _ in range(3)]
-        """What is to be added to these three. Lists, because numbers are added one by one."""
+        self._tables = (self._reused, self._survived, self._observed)
         self.index: Table = np.zeros((classes, BINS))
         """Expected hits a block and request of residence, if it is kept for as long as that is best."""
         self.ever: NDArray[np.float64] = np.zeros(classes)
         """The chance that a block is used again at all, [classes]."""
         self.refresh()
 
-    def reuse(self, kind: int, bin: int, blocks: int) -> None:
-        """Blocks of a class were used again at an age in this bin."""
-        self._news[0][kind][bin] += blocks
-        self._news[2][kind][bin] += 1
-
-    def survive(self, kind: int, bin: int, blocks: int) -> None:
-        """Blocks of a class have become too old for this bin without being used."""
-        self._news[1][kind][bin] += blocks
-        self._news[2][kind][bin] += 1
-
-    def survive_all(self, bin: int, kinds: NDArray[np.int8], blocks: NDArray[np.int64]) -> None:
-        """The same of many segments at once: their classes and sizes, [segments]."""
-        classes = len(self.index)
-        self._survived[:, bin] += np.bincount(kinds, blocks, classes)
-        self._observed[:, bin] += np.bincount(kinds, minlength=classes)
+    def observe(self, counts: bytes) -> None:
+        """What `kvloft._table.Uses` has counted."""
+        for table, news in zip(self._tables, np.frombuffer(counts, np.int64).reshape(3, *self.index.shape), strict=True):
+            table += news
 
     def refresh(self) -> None:
         """Bring `index` up to date, and let what was observed fade."""
-        for table, news in zip((self._reused, self._survived, self._observed), self._news, strict=True):
-            table += np.array(news)
-            for row in news:
-                row[:] = [0] * BINS
         hazard = self._hazard()
         hazard[:, 1:-1] = (hazard[:, :-2] + 2 * hazard[:, 1:-1] + hazard[:, 2:]) / 4
         self.index = _index(hazard)
         self.ever = 1 - np.prod(1 - hazard, axis=1)
-        for table in (self._reused, self._survived, self._observed):
+        for table in self._tables:
             table *= self.DECAY
 
     def _hazard(self) -> Table:

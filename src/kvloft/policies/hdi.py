@@ -19,10 +19,11 @@ from itertools import islice
 
 import numpy as np
 
-from kvloft.policies.ages import NO_GHOST, AgedSegment, Ages
+from kvloft._table import Ages, Uses
+from kvloft.policies.ages import STAGES, AgedSegment
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.chains import ChainTree, common, runs
-from kvloft.policies.hazard import LRU_INDEX, Hazards
+from kvloft.policies.hazard import EDGES, LRU_INDEX, Hazards
 from kvloft.policies.shadow import Rival
 from kvloft.request import Key, Request
 
@@ -51,6 +52,8 @@ class HDI(Policy):
     """Evicted blocks that are remembered, in capacities; 8 bytes each."""
     PERIOD = 256
     """Requests between refreshes of the index."""
+    LOOK = 256
+    """Requests between looks at which segments have become too old for a bin."""
     DECLINE = 0.85
     """A new tail is not worth storing if its index is below this part of what was evicted lately."""
     PARTIAL = 0.75
@@ -65,7 +68,9 @@ class HDI(Policy):
     def _begin(self) -> None:
         self._tree: ChainTree[AgedSegment] = ChainTree(AgedSegment, self.capacity)
         self._hazards = self.HAZARDS(_CLASSES)
-        self._ages = Ages(self._tree.segments, self._hazards)
+        self._ages = Ages(_CLASSES, EDGES, STAGES)
+        """The ends of resident chains, which may leave next."""
+        self._uses = Uses(_CLASSES, EDGES)
         self._ghosts: OrderedDict[int, None] = OrderedDict()
         """Segments with evicted blocks, in the order of the latest eviction."""
         self._ghost_at: dict[int, int] = {}
@@ -120,7 +125,7 @@ class HDI(Policy):
             if segment.origin:
                 ghost, matched, kind, bin = segment.origin
                 segment.origin = None
-                self._hazards.reuse(kind, bin, count)
+                self._uses.reuse(kind, bin, count)
                 if ghost.ghost:
                     self._reused(ghost)
                     self._drop_ghost(ghost, matched)
@@ -133,6 +138,9 @@ class HDI(Policy):
         if not chain:
             return
         self._ages.tick()
+        clock = self._ages.clock
+        if clock % self.LOOK == 0:
+            self._uses.look(clock)
         path = self._path(chain)
         path[-1].ends = True
         if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
@@ -144,8 +152,9 @@ class HDI(Policy):
         for segment in path[:-1]:
             self._tips.pop(segment.number, None)
         self._use(path, stored)
-        changed = self._rival.judge(self._ages.clock)
-        if self._ages.clock % self.PERIOD == 0:
+        changed = self._rival.judge(clock)
+        if clock % self.PERIOD == 0:
+            self._hazards.observe(self._uses.take())
             self._hazards.refresh()
             changed = True
         if changed:
@@ -236,7 +245,7 @@ class HDI(Policy):
             earlier = self._tree.segments.get(self._missed.get(request.id, -1))
             if not ghost and earlier and earlier.ghost:
                 self._set_ghost(earlier, earlier.ghost + array("q", map(hash, part)))
-                self._ages.watch.change(earlier)
+                self._uses.change(earlier)
                 ghost = earlier
             elif not ghost:
                 ghost = self._tree.add((), parent)
@@ -246,7 +255,7 @@ class HDI(Policy):
                 parent.branches += 1
                 self._set_ghost(ghost, array("q", map(hash, part)))
                 self._rival.shadow.use([(ghost.number, len(part))])
-                self._ages.watch.begin(ghost)
+                self._uses.begin(ghost)
                 self._missed[request.id] = ghost.number
             else:
                 if ghost.keys or len(part) < len(ghost.ghost):
@@ -265,7 +274,7 @@ class HDI(Policy):
         self._rival.shadow.split(out.number, n, tail=ghost.number)
         self._set_ghost(ghost, hashes[n:])
         self._set_ghost(out, hashes[:n])
-        self._ages.watch.change(ghost)
+        self._uses.change(ghost)
         if not ghost.size:
             self._remove(ghost)
         return out
@@ -287,27 +296,25 @@ class HDI(Policy):
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
-        ages, watch = self._ages, self._ages.watch
+        ages, uses = self._ages, self._uses
         clock = ages.clock
         ours = 0
         sizes: list[tuple[int, int]] = []
         for segment in path:
             size = segment.size
             bin = ages.bin(segment)
-            watch.end(segment, bin)
+            uses.end(segment, bin)
             segment.owner = None
             if not segment.keys or segment.keys[0] not in stored:
                 ours += len(segment.keys)
-                self._hazards.reuse(segment.kind, bin, size)
-                if not segment.reads and segment.parent:
-                    segment.parent.branches_reused += 1
+                uses.reuse(segment.kind, bin, size)
+                self._reused(segment)
                 segment.reads += 1
                 segment.kind = _shared(segment.reads)
             segment.last = clock
-            watch.begin(segment)
-            sizes.append((segment.number, size))
-        for segment in path:
+            uses.begin(segment)
             ages.put(segment)
+            sizes.append((segment.number, size))
         sizes.reverse()
         self._rival.count(ours, self._rival.shadow.use(sizes), sum(size for _, size in sizes))
 
@@ -322,13 +329,13 @@ class HDI(Policy):
 
     def _reclass(self, segment: AgedSegment, kind: int) -> None:
         segment.kind = kind
-        self._ages.watch.change(segment)
+        self._uses.change(segment)
         self._ages.put(segment)
 
     def _split(self, segment: AgedSegment, at: int) -> AgedSegment:
         head = self._tree.split(segment, at)
         self._rival.shadow.split(segment.number, at, head=head.number)
-        self._ages.watch.change(segment)
+        self._uses.change(segment)
         self._ages.put(head)
         return head
 
@@ -368,6 +375,7 @@ class HDI(Policy):
 
     def _emptied(self, segment: AgedSegment) -> None:
         """Its last resident block is gone; its parent may be a leaf now."""
+        self._ages.put(segment)
         parent = segment.parent
         if parent:
             parent.live -= 1
@@ -394,7 +402,7 @@ class HDI(Policy):
     def _drop_ghost(self, ghost: AgedSegment, n: int) -> None:
         """Its first n evicted blocks are resident again, elsewhere."""
         self._set_ghost(ghost, ghost.ghost[n:])
-        self._ages.watch.change(ghost)
+        self._uses.change(ghost)
         if ghost.keys:
             return
         if ghost.ghost:
@@ -405,13 +413,13 @@ class HDI(Policy):
     def _trim(self) -> None:
         while self._ghost_blocks > self.GHOSTS * self.capacity:
             segment = self._tree.segments[next(iter(self._ghosts))]
-            self._set_ghost(segment, NO_GHOST)
-            self._ages.watch.change(segment)
+            self._set_ghost(segment, array("q"))
+            self._uses.change(segment)
             if not segment.keys:
                 self._remove(segment)
 
     def _remove(self, segment: AgedSegment) -> None:
-        self._ages.watch.end(segment, self._ages.bin(segment))
+        self._uses.end(segment, self._ages.bin(segment))
         self._ghosts.pop(segment.number, None)
         self._rival.shadow.forget(segment.number)
         self._tree.remove(segment)
@@ -419,7 +427,7 @@ class HDI(Policy):
     def _rank(self) -> None:
         hazards = self._hazards
         self._index: list[list[float]] = hazards.index.tolist()
-        self._ages.rank(np.broadcast_to(LRU_INDEX, hazards.index.shape) if self._rival.leads else hazards.index)
+        self._ages.rank(np.tile(LRU_INDEX, (_CLASSES, 1)) if self._rival.leads else hazards.index)
         self._worth: list[float] = np.where(hazards.ever < 0.5, hazards.index[:, 0], np.inf).tolist()
         self._worst = min(self._worth)
 

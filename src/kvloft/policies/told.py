@@ -13,7 +13,7 @@ class ToldSegment(Segment):
     """A segment and what callers said of it."""
 
     __slots__ = ("dead", "expires", "followers", "held_until", "leaves", "pinned_until", "session", "shared", "tenant")
-
+    FIELDS = (*Segment.FIELDS, *__slots__)
     MANY = 64
     """So many different followers are not told apart."""
 

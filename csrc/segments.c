@@ -1,0 +1,223 @@
+/* `Run` and `AgedRun`: what segments of chains are made of. No objects for the garbage collector: a segment refers to those
+ * before it only, never in a circle. */
+#include "segments.h"
+
+#include <structmember.h>
+
+Py_ssize_t
+resident_blocks(const Run *run)
+{
+    if (run->keys && PyTuple_Check(run->keys))
+        return PyTuple_GET_SIZE(run->keys);
+    PyErr_SetString(PyExc_TypeError, "the keys of a segment are a tuple");
+    return -1;
+}
+
+Py_ssize_t
+evicted_blocks(const AgedRun *run)
+{
+    if (run->ghost)
+        return PyObject_Length(run->ghost);
+    PyErr_SetString(PyExc_TypeError, "the ghost of a segment is an array");
+    return -1;
+}
+
+AgedRun *
+as_aged_run(PyObject *given)
+{
+    if (PyObject_TypeCheck(given, &AgedRunType))
+        return (AgedRun *)given;
+    PyErr_Format(PyExc_TypeError, "%R is no segment with an age", given);
+    return NULL;
+}
+
+/* Both types. */
+
+static PyObject *
+run_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    Run *self = (Run *)type->tp_alloc(type, 0);
+    if (self) {
+        self->keys = PyTuple_New(0);
+        self->parent = Py_NewRef(Py_None);
+        self->owner = Py_NewRef(Py_None);
+    }
+    return (PyObject *)self;
+}
+
+static int
+run_init(Run *self, PyObject *args, PyObject *names)
+{
+    static char *known[] = {"number", "keys", "parent", NULL};
+    long long number;
+    PyObject *keys, *parent;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "LO!O", known, &number, &PyTuple_Type, &keys, &parent))
+        return -1;
+    self->number = number;
+    Py_XSETREF(self->keys, Py_NewRef(keys));
+    Py_XSETREF(self->parent, Py_NewRef(parent));
+    return 0;
+}
+
+/* Those before it that nothing else refers to go one after the other: there may be more of them than the stack is deep. */
+static void
+drop_above(PyObject *above)
+{
+    while (above && Py_REFCNT(above) == 1 && PyObject_TypeCheck(above, &RunType)) {
+        PyObject *next = ((Run *)above)->parent;
+        ((Run *)above)->parent = NULL;
+        Py_DECREF(above);
+        above = next;
+    }
+    Py_XDECREF(above);
+}
+
+static void
+run_dealloc(Run *self)
+{
+    PyObject *above = self->parent;
+    Py_XDECREF(self->keys);
+    Py_XDECREF(self->owner);
+    Py_TYPE(self)->tp_free(self);
+    drop_above(above);
+}
+
+static PyMemberDef run_members[] = {
+    {"keys", T_OBJECT_EX, offsetof(Run, keys), 0, NULL},
+    {"parent", T_OBJECT_EX, offsetof(Run, parent), 0, NULL},
+    {"owner", T_OBJECT_EX, offsetof(Run, owner), 0, NULL},
+    {"number", T_LONGLONG, offsetof(Run, number), READONLY, NULL},
+    {"live", T_LONGLONG, offsetof(Run, live), 0, NULL},
+    {NULL},
+};
+
+PyTypeObject RunType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvloft._table.Run",
+    .tp_basicsize = sizeof(Run),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = run_new,
+    .tp_init = (initproc)run_init,
+    .tp_dealloc = (destructor)run_dealloc,
+    .tp_members = run_members,
+};
+
+/* Those with an age. */
+
+static PyObject *no_ghost; /* an empty array, which all begin with */
+
+static PyObject *
+aged_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    if (!no_ghost && !(no_ghost = PyObject_CallFunction(array_type, "s", "q")))
+        return NULL;
+    AgedRun *self = (AgedRun *)run_new(type, args, names);
+    if (self) {
+        if (PyObject_IS_GC((PyObject *)self))
+            PyObject_GC_UnTrack(self); /* a subclass in Python */
+        self->ghost = Py_NewRef(no_ghost);
+        self->origin = Py_NewRef(Py_None);
+        self->use = -1;
+    }
+    return (PyObject *)self;
+}
+
+static void
+aged_dealloc(AgedRun *self)
+{
+    Py_XDECREF(self->ghost);
+    Py_XDECREF(self->origin);
+    run_dealloc(&self->run);
+}
+
+static PyObject *
+aged_size(AgedRun *self, void *Py_UNUSED(closure))
+{
+    Py_ssize_t resident = resident_blocks(&self->run), evicted = resident < 0 ? -1 : evicted_blocks(self);
+    return evicted < 0 ? NULL : PyLong_FromSsize_t(resident + evicted);
+}
+
+static PyMemberDef aged_members[] = {
+    {"ghost", T_OBJECT_EX, offsetof(AgedRun, ghost), 0, NULL},
+    {"origin", T_OBJECT_EX, offsetof(AgedRun, origin), 0, NULL},
+    {"kind", T_INT, offsetof(AgedRun, kind), 0, NULL},
+    {"last", T_LONGLONG, offsetof(AgedRun, last), 0, NULL},
+    {"use", T_LONGLONG, offsetof(AgedRun, use), 0, NULL},
+    {"reads", T_LONGLONG, offsetof(AgedRun, reads), 0, NULL},
+    {"turn", T_LONGLONG, offsetof(AgedRun, turn), 0, NULL},
+    {"branches", T_LONGLONG, offsetof(AgedRun, branches), 0, NULL},
+    {"branches_reused", T_LONGLONG, offsetof(AgedRun, branches_reused), 0, NULL},
+    {"ends", T_BOOL, offsetof(AgedRun, ends), 0, NULL},
+    {"committed", T_BOOL, offsetof(AgedRun, committed), 0, NULL},
+    {NULL},
+};
+
+static PyGetSetDef aged_values[] = {
+    {"size", (getter)aged_size, NULL, NULL, NULL},
+    {NULL},
+};
+
+PyTypeObject AgedRunType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvloft._table.AgedRun",
+    .tp_base = &RunType,
+    .tp_basicsize = sizeof(AgedRun),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = aged_new,
+    .tp_dealloc = (destructor)aged_dealloc,
+    .tp_members = aged_members,
+    .tp_getset = aged_values,
+};
+
+/* Bins. */
+
+int
+bins_init(Bins *bins, PyObject *given)
+{
+    PyObject *edges = PySequence_Tuple(given);
+    Py_ssize_t count = edges ? PyTuple_GET_SIZE(edges) : 0;
+    if (!edges || count > 126) {
+        Py_XDECREF(edges);
+        if (edges)
+            PyErr_SetString(PyExc_ValueError, "there are 127 bins at most");
+        return -1;
+    }
+    bins->bins = (int)count + 1;
+    bins->ends = PyMem_Calloc((size_t)count + 1, sizeof(*bins->ends));
+    if (!bins->ends)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; bins->ends && !PyErr_Occurred() && i < count; i++) {
+        bins->ends[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(edges, i));
+        if (!PyErr_Occurred() && bins->ends[i] <= (i ? bins->ends[i - 1] : 0))
+            PyErr_SetString(PyExc_ValueError, "ages at which bins end are positive and ascend");
+    }
+    Py_DECREF(edges);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int
+bins_copy(Bins *bins, const Bins *from)
+{
+    bins->bins = from->bins;
+    bins->ends = PyMem_Calloc((size_t)from->bins, sizeof(*bins->ends));
+    if (!bins->ends) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(bins->ends, from->ends, (size_t)from->bins * sizeof(*bins->ends));
+    return 0;
+}
+
+PyObject *
+bins_edges(const Bins *bins)
+{
+    PyObject *edges = PyTuple_New(bins->bins - 1);
+    for (int i = 0; edges && i < bins->bins - 1; i++) {
+        PyObject *end = PyLong_FromLongLong(bins->ends[i]);
+        if (!end)
+            Py_CLEAR(edges);
+        else
+            PyTuple_SET_ITEM(edges, i, end);
+    }
+    return edges;
+}

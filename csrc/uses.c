@@ -1,0 +1,268 @@
+/* `Uses`: uses of segments in their order, to see which segments become too old for a bin without being used again. What is
+ * seen is counted by class and bin until somebody takes the counts. */
+#include "segments.h"
+
+typedef struct {
+    long long time;
+    uint32_t blocks; /* 0 if the segment was used again since, or is gone */
+    int kind;
+} Use;
+
+typedef struct {
+    PyObject_HEAD
+    Bins bins;
+    int classes;
+    Py_ssize_t *seen; /* [bins]; by bin: the uses that have left it, the last bin's are never left */
+    Use *uses;
+    Py_ssize_t count, room;
+    long long base; /* uses before the first in the array; all are older than any bin */
+    int64_t *counts; /* [COUNTS, classes, bins] */
+} Uses;
+
+enum { REUSED, SURVIVED, SEGMENTS, COUNTS }; /* blocks, blocks, and how many segments these were */
+
+#define FEW 4096
+
+/* Where a use is in the array, -1 if it is too old or there is none. */
+static Py_ssize_t
+place_of(const Uses *self, const AgedRun *segment)
+{
+    return segment->use < self->base || segment->use - self->base >= self->count ? -1 : (Py_ssize_t)(segment->use - self->base);
+}
+
+static int
+describe(const Uses *self, AgedRun *segment, Use *use)
+{
+    Py_ssize_t resident = resident_blocks(&segment->run), evicted = resident < 0 ? -1 : evicted_blocks(segment);
+    if (evicted < 0)
+        return -1;
+    if (segment->kind < 0 || segment->kind >= self->classes || resident + evicted > MOST) {
+        PyErr_Format(PyExc_ValueError, "%zd blocks, class %d of %d", resident + evicted, segment->kind, self->classes);
+        return -1;
+    }
+    use->kind = segment->kind;
+    use->blocks = (uint32_t)(resident + evicted);
+    return 0;
+}
+
+static PyObject *
+uses_begin(Uses *self, PyObject *given)
+{
+    AgedRun *segment = as_aged_run(given);
+    Use use;
+    if (!segment || describe(self, segment, &use) < 0)
+        return NULL;
+    if (self->count == self->room) {
+        Py_ssize_t room = 2 * self->room;
+        Use *uses = PyMem_Realloc(self->uses, (size_t)room * sizeof(*uses));
+        if (!uses)
+            return PyErr_NoMemory();
+        self->uses = uses;
+        self->room = room;
+    }
+    use.time = segment->last;
+    segment->use = self->base + self->count;
+    self->uses[self->count++] = use;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+uses_change(Uses *self, PyObject *given)
+{
+    AgedRun *segment = as_aged_run(given);
+    Py_ssize_t at = segment ? place_of(self, segment) : -1;
+    if (at >= 0 && describe(self, segment, &self->uses[at]) < 0)
+        segment = NULL;
+    return segment ? Py_NewRef(Py_None) : NULL;
+}
+
+static inline void
+count(Uses *self, int what, int kind, int bin, long long blocks)
+{
+    int plane = self->classes * self->bins.bins, at = kind * self->bins.bins + bin;
+    self->counts[what * plane + at] += blocks;
+    self->counts[SEGMENTS * plane + at]++;
+}
+
+static PyObject *
+uses_reuse(Uses *self, PyObject *args)
+{
+    int kind, bin, blocks;
+    if (!PyArg_ParseTuple(args, "iii", &kind, &bin, &blocks))
+        return NULL;
+    if (kind < 0 || kind >= self->classes || bin < 0 || bin >= self->bins.bins)
+        return PyErr_Format(PyExc_ValueError, "class %d of %d, bin %d of %d", kind, self->classes, bin, self->bins.bins);
+    count(self, REUSED, kind, bin, blocks);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+uses_end(Uses *self, PyObject *args)
+{
+    PyObject *given;
+    int bin;
+    if (!PyArg_ParseTuple(args, "Oi", &given, &bin))
+        return NULL;
+    AgedRun *segment = as_aged_run(given);
+    if (!segment)
+        return NULL;
+    Py_ssize_t at = place_of(self, segment);
+    segment->use = -1;
+    if (at >= 0) {
+        Use *use = &self->uses[at];
+        for (bin = Py_MIN(bin, self->bins.bins - 1); bin > 0 && self->seen[bin - 1] <= at; bin--)
+            count(self, SURVIVED, use->kind, bin - 1, use->blocks);
+        use->blocks = 0;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The first use from a place on that is younger than a time. */
+static Py_ssize_t
+first_after(const Uses *self, Py_ssize_t low, long long time)
+{
+    Py_ssize_t high = self->count;
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        if (time < self->uses[middle].time)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static PyObject *
+uses_look(Uses *self, PyObject *now)
+{
+    long long clock = PyLong_AsLongLong(now);
+    if (clock == -1 && PyErr_Occurred())
+        return NULL;
+    for (int bin = 0; bin < self->bins.bins - 1; bin++) {
+        Py_ssize_t end = clock >= self->bins.ends[bin] ? first_after(self, self->seen[bin], clock - self->bins.ends[bin]) : 0;
+        for (Py_ssize_t at = self->seen[bin]; at < end; at++)
+            if (self->uses[at].blocks)
+                count(self, SURVIVED, self->uses[at].kind, bin, self->uses[at].blocks);
+        self->seen[bin] = Py_MAX(self->seen[bin], end);
+    }
+    Py_ssize_t old = self->bins.bins > 1 ? self->seen[self->bins.bins - 2] : 0;
+    if (old > FEW && 2 * old > self->count) {
+        self->count -= old;
+        memmove(self->uses, self->uses + old, (size_t)self->count * sizeof(*self->uses));
+        self->base += old;
+        for (int bin = 0; bin < self->bins.bins - 1; bin++)
+            self->seen[bin] -= old;
+    }
+    Py_RETURN_NONE;
+}
+
+static inline size_t
+counts_size(const Uses *self)
+{
+    return COUNTS * (size_t)(self->classes * self->bins.bins) * sizeof(*self->counts);
+}
+
+static PyObject *
+uses_take(Uses *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *counts = PyBytes_FromStringAndSize((char *)self->counts, (Py_ssize_t)counts_size(self));
+    if (counts)
+        memset(self->counts, 0, counts_size(self));
+    return counts;
+}
+
+/* The type. */
+
+static int
+allocate(Uses *self, Py_ssize_t room)
+{
+    self->seen = PyMem_Calloc((size_t)self->bins.bins, sizeof(*self->seen));
+    self->uses = PyMem_Calloc((size_t)room, sizeof(*self->uses));
+    self->room = room;
+    self->counts = PyMem_Calloc(1, counts_size(self));
+    if (self->seen && self->uses && self->counts)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static PyObject *
+uses_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *known[] = {"classes", "edges", NULL};
+    int classes;
+    PyObject *edges;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "iO", known, &classes, &edges))
+        return NULL;
+    if (classes < 1 || classes > 127)
+        return PyErr_Format(PyExc_ValueError, "%d classes; there are 1 to 127", classes);
+    Uses *self = (Uses *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    self->classes = classes;
+    if (bins_init(&self->bins, edges) < 0 || allocate(self, FEW) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static PyObject *
+uses_copy(Uses *self, PyObject *Py_UNUSED(memo))
+{
+    Uses *copy = (Uses *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
+    if (!copy)
+        return NULL;
+    copy->classes = self->classes;
+    copy->count = self->count;
+    copy->base = self->base;
+    if (bins_copy(&copy->bins, &self->bins) < 0 || allocate(copy, self->room) < 0)
+        Py_CLEAR(copy);
+    else {
+        memcpy(copy->seen, self->seen, (size_t)self->bins.bins * sizeof(*self->seen));
+        memcpy(copy->uses, self->uses, (size_t)self->count * sizeof(*self->uses));
+        memcpy(copy->counts, self->counts, counts_size(self));
+    }
+    return (PyObject *)copy;
+}
+
+static void
+uses_dealloc(Uses *self)
+{
+    PyMem_Free(self->bins.ends);
+    PyMem_Free(self->seen);
+    PyMem_Free(self->uses);
+    PyMem_Free(self->counts);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static Py_ssize_t
+uses_len(Uses *self)
+{
+    return self->count;
+}
+
+static PyMethodDef methods[] = {
+    {"begin", (PyCFunction)uses_begin, METH_O, NULL},
+    {"change", (PyCFunction)uses_change, METH_O, NULL},
+    {"end", (PyCFunction)uses_end, METH_VARARGS, NULL},
+    {"reuse", (PyCFunction)uses_reuse, METH_VARARGS, NULL},
+    {"look", (PyCFunction)uses_look, METH_O, NULL},
+    {"take", (PyCFunction)uses_take, METH_NOARGS, NULL},
+    {"__copy__", (PyCFunction)uses_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", (PyCFunction)uses_copy, METH_O, NULL},
+    {NULL},
+};
+
+static PySequenceMethods sequence = {
+    .sq_length = (lenfunc)uses_len,
+};
+
+PyTypeObject UsesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvloft._table.Uses",
+    .tp_basicsize = sizeof(Uses),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = uses_new,
+    .tp_dealloc = (destructor)uses_dealloc,
+    .tp_methods = methods,
+    .tp_as_sequence = &sequence,
+};
