@@ -10,7 +10,7 @@ setup(
             "kvloft._table",
             sorted(glob("csrc/*.c")),
             depends=sorted(glob("csrc/*.h")),
-            extra_compile_args=["-std=gnu11", "-Wall", "-Wextra"],
+            extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
         )
     ]
 )

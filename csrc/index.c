@@ -15,49 +15,6 @@ typedef struct {
 
 enum { MISS, PENDING, HIT };
 
-/* Slots leave as an array of integers: nothing has to be made for each of them. */
-
-PyObject *array_type;
-
-static PyObject *
-new_array(Py_ssize_t count, Py_buffer *view)
-{
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-    PyObject *array = bytes ? PyObject_CallFunction(array_type, "sO", "q", bytes) : NULL;
-    Py_XDECREF(bytes);
-    if (array && PyObject_GetBuffer(array, view, PyBUF_WRITABLE) < 0)
-        Py_CLEAR(array);
-    return array;
-}
-
-/* Numbers out of an iterable of integers, each below `end`; -1 with an exception set. */
-static Py_ssize_t
-read_numbers(PyObject *given, uint32_t end, uint32_t **numbers)
-{
-    PyObject *list = PySequence_List(given); /* a list of our own: `__index__` of an item cannot change it */
-    if (!list)
-        return -1;
-    Py_ssize_t count = PyList_GET_SIZE(list), at = 0;
-    *numbers = malloc(sizeof(uint32_t) * (size_t)(count + 1));
-    if (!*numbers)
-        PyErr_NoMemory();
-    for (; *numbers && at < count; at++) {
-        Py_ssize_t number = PyNumber_AsSsize_t(PyList_GET_ITEM(list, at), PyExc_ValueError);
-        if (number == -1 && PyErr_Occurred())
-            break;
-        if (number < 0 || number >= end) {
-            PyErr_Format(PyExc_ValueError, "%zd is none of the %u slots, which are counted from 0", number, end);
-            break;
-        }
-        (*numbers)[at] = (uint32_t)number;
-    }
-    Py_DECREF(list);
-    if (*numbers && at == count)
-        return count;
-    free(*numbers);
-    return -1;
-}
-
 /* Blocks in use. */
 
 static int
@@ -301,7 +258,7 @@ index_reclaim(Index *self, PyObject *given)
     uint32_t *numbers;
     if (keys_may_change(&self->keys) < 0 || keys_enter(&self->keys) < 0)
         return NULL;
-    Py_ssize_t count = read_numbers(given, self->keys.room, &numbers);
+    Py_ssize_t count = read_numbers(given, self->keys.room, "slots", &numbers);
     keys_leave(&self->keys);
     if (count < 0)
         return NULL;
@@ -359,7 +316,7 @@ index_clear(Index *self, PyObject *args)
     uint32_t *numbers = NULL, room = self->keys.room;
     if (!PyArg_ParseTuple(args, "|O", &given) || keys_may_change(&self->keys) < 0 || keys_enter(&self->keys) < 0)
         return NULL;
-    Py_ssize_t count = given ? read_numbers(given, room, &numbers) : 0;
+    Py_ssize_t count = given ? read_numbers(given, room, "slots", &numbers) : 0;
     keys_leave(&self->keys);
     if (count < 0)
         return NULL;

@@ -383,13 +383,9 @@ keys_pick(Keys *keys, PyObject *items, Choice choice, unsigned detail)
 /* Changing. */
 
 int
-batch_reserve(const Batch *batch)
+keys_reserve(Keys *keys, uint64_t more_keys, uint64_t more_numbers)
 {
-    Keys *keys = batch->keys;
-    uint64_t more = 0;
-    for (Py_ssize_t i = 0; i < batch->count; i++)
-        more += batch->numbers[i] == NONE;
-    uint64_t wanted = keys->count + more, numbers = keys->fresh - keys->spare + more;
+    uint64_t wanted = keys->count + more_keys, numbers = keys->fresh - keys->spare + more_numbers;
     if (numbers > (uint64_t)MOST) {
         PyErr_NoMemory();
         return -1;
@@ -399,8 +395,17 @@ batch_reserve(const Batch *batch)
     return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2)) : 0;
 }
 
-static uint32_t
-take_number(Keys *keys)
+int
+batch_reserve(const Batch *batch)
+{
+    uint64_t more = 0;
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        more += batch->numbers[i] == NONE;
+    return keys_reserve(batch->keys, more, more);
+}
+
+uint32_t
+keys_take_number(Keys *keys)
 {
     uint32_t number = keys->returned;
     if (number == NONE)
@@ -424,7 +429,7 @@ add_one(Batch *batch, Py_ssize_t i, bool strict)
         if (at < 0)
             goto failed;
         if (!keys->slots[at].taken) {
-            uint32_t number = batch->numbers[i] = take_number(keys);
+            uint32_t number = batch->numbers[i] = keys_take_number(keys);
             keys->slots[at] = (Slot){batch->tags[i], number + 1};
             keys->entries[number] = (Entry){.key = key};
             keys->count++;

@@ -138,10 +138,17 @@ same_bytes(PyObject *one, PyObject *other)
 
 /* Changing. Whoever does asks first whether the table may be changed. */
 int keys_may_change(const Keys *keys);
+int keys_reserve(Keys *keys, uint64_t more_keys, uint64_t more_numbers);
 int batch_reserve(const Batch *batch); /* makes room for those that are not in */
 int batch_add(Batch *batch, bool strict); /* numbers of those that were in get WAS_IN; if strict, these are a ValueError */
 PyObject *keys_remove(Keys *keys, uint32_t number, uint32_t tag); /* the key; the caller drops it, and has the number */
+uint32_t keys_take_number(Keys *keys); /* room must have been made */
 void keys_give_back(Keys *keys, uint32_t number);
+
+/* Numbers leave as an array of integers: nothing has to be made for each of them. */
+PyObject *new_array(Py_ssize_t count, Py_buffer *view);
+/* Out of an iterable of integers, each below `end`; their count, or -1 with an exception set. `what` they count. */
+Py_ssize_t read_numbers(PyObject *given, uint32_t end, const char *what, uint32_t **numbers);
 
 /* The objects: each begins like this. */
 typedef struct {

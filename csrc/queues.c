@@ -1,9 +1,12 @@
 /* `Queues`: distinct keys in one of a few queues, each from the least to the most recent. */
 #include "keys.h"
 
+#include <stdlib.h>
+
 #define RING ((1u << 30) - 1) /* what `newer` can hold: any number */
 
-/* The first numbers are the queues themselves: each closes the ring of its keys, so every key has neighbours. */
+/* The first numbers are the queues themselves: each closes the ring of its keys, so every key has neighbours. A gap is a
+ * number in a ring that has no key. */
 typedef struct {
     PyObject_HEAD
     Keys keys;
@@ -39,6 +42,18 @@ enter_queue(Queues *self, uint32_t number, uint32_t queue)
     entries[entry->older].newer = number & RING;
     entries[queue].older = number;
     self->sizes[queue]++;
+}
+
+/* Put one number where another is in a ring, which is in none afterwards. */
+static void
+replace(Queues *self, uint32_t number, uint32_t by)
+{
+    Entry *entries = self->keys.entries, *entry = &entries[by];
+    entry->queue = entries[number].queue;
+    entry->newer = entries[number].newer;
+    entry->older = entries[number].older;
+    entries[entry->newer].older = by;
+    entries[entry->older].newer = by & RING;
 }
 
 static int
@@ -110,6 +125,8 @@ oldest(Queues *self, Py_ssize_t n, PyObject *keep, uint32_t queue)
     for (uint32_t number = entries[queue].newer; found && n > 0 && number != queue; number = entries[number].newer) {
         PyObject *key = entries[number].key;
         __builtin_prefetch(entries[entries[number].newer].key);
+        if (!key)
+            continue; /* a gap */
         int kept = keep ? is_kept(keep, key) : 0;
         if (kept < 0 || (!kept && PyList_Append(found, key) < 0))
             Py_CLEAR(found);
@@ -146,8 +163,10 @@ queues_newest(Queues *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "|n", &queue) || check_queue(self, queue) < 0)
         return NULL;
     const Entry *entries = self->keys.entries;
-    PyObject *key = entries[entries[queue].older].key; /* none if the ring is just the queue itself */
-    return Py_NewRef(key ? key : Py_None);
+    uint32_t number = entries[queue].older;
+    while (!entries[number].key && number != queue)
+        number = entries[number].older;
+    return Py_NewRef(entries[number].key ? entries[number].key : Py_None);
 }
 
 /* Changing. */
@@ -201,6 +220,116 @@ queues_move(Queues *self, PyObject *args)
         return NULL;
     return move(self, given, queue);
 }
+
+/* Gaps. */
+
+static PyObject *
+queues_lift(Queues *self, PyObject *args)
+{
+    PyObject *given;
+    Py_ssize_t queue;
+    Batch batch;
+    Py_buffer view;
+    if (!PyArg_ParseTuple(args, "On", &given, &queue) || check_queue(self, queue) < 0 || keys_may_change(&self->keys) < 0 ||
+        batch_find_all(&batch, &self->keys, given) < 0)
+        return NULL;
+    PyObject *gaps = keys_reserve(&self->keys, 0, (uint64_t)batch.count) < 0 ? NULL : new_array(batch.count, &view);
+    for (Py_ssize_t i = 0; gaps && i < batch.count; i++) {
+        batch_ahead(&batch, i);
+        uint32_t number = batch.numbers[i], gap = keys_take_number(&self->keys);
+        self->keys.entries[gap] = (Entry){.key = NULL};
+        self->sizes[self->keys.entries[number].queue]--;
+        replace(self, number, gap);
+        enter_queue(self, number, (uint32_t)queue);
+        ((int64_t *)view.buf)[i] = gap;
+    }
+    batch_free(&batch);
+    if (gaps)
+        PyBuffer_Release(&view);
+    return gaps;
+}
+
+/* A number in a ring has it as neighbour; one that is in none, does not. */
+static bool
+is_gap(const Queues *self, uint32_t number)
+{
+    const Keys *keys = &self->keys;
+    const Entry *entry = &keys->entries[number];
+    return number >= self->queues && !entry->key && entry->newer < keys->fresh && entry->older < keys->fresh &&
+           keys->entries[entry->newer].older == number && keys->entries[entry->older].newer == number;
+}
+
+/* Numbers of different gaps; their count, or -1 with an exception set. */
+static Py_ssize_t
+read_gaps(Queues *self, PyObject *given, uint32_t **gaps)
+{
+    if (keys_enter(&self->keys) < 0)
+        return -1;
+    Py_ssize_t count = read_numbers(given, self->keys.fresh, "numbers", gaps);
+    keys_leave(&self->keys);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!is_gap(self, (*gaps)[i])) {
+            PyErr_Format(PyExc_ValueError, "%u is no gap", (*gaps)[i]);
+            free(*gaps);
+            return -1;
+        }
+    return count;
+}
+
+static void
+close_gap(Queues *self, uint32_t gap)
+{
+    self->sizes[self->keys.entries[gap].queue]++; /* it counted nowhere */
+    leave_queue(self, gap);
+    keys_give_back(&self->keys, gap);
+}
+
+static PyObject *
+queues_close(Queues *self, PyObject *given)
+{
+    uint32_t *gaps;
+    Py_ssize_t count = keys_may_change(&self->keys) < 0 ? -1 : read_gaps(self, given, &gaps);
+    if (count < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (is_gap(self, gaps[i])) /* else named twice */
+            close_gap(self, gaps[i]);
+    free(gaps);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queues_put_back(Queues *self, PyObject *args)
+{
+    PyObject *given, *given_gaps;
+    uint32_t *gaps;
+    Batch batch;
+    if (!PyArg_ParseTuple(args, "OO", &given, &given_gaps) || keys_may_change(&self->keys) < 0)
+        return NULL;
+    Py_ssize_t count = read_gaps(self, given_gaps, &gaps);
+    if (count < 0)
+        return NULL;
+    if (batch_find_all(&batch, &self->keys, given) < 0) {
+        free(gaps);
+        return NULL;
+    }
+    bool fits = batch.count == count;
+    if (!fits)
+        PyErr_Format(PyExc_ValueError, "%zd keys for %zd gaps", batch.count, count);
+    for (Py_ssize_t i = 0; fits && i < count; i++) {
+        if (!is_gap(self, gaps[i]))
+            continue; /* named twice */
+        leave_queue(self, batch.numbers[i]);
+        replace(self, gaps[i], batch.numbers[i]);
+        self->sizes[self->keys.entries[batch.numbers[i]].queue]++;
+        keys_give_back(&self->keys, gaps[i]);
+    }
+    batch_free(&batch);
+    free(gaps);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Leaving. */
 
 static PyObject *
 queues_remove(Queues *self, PyObject *given)
@@ -280,6 +409,9 @@ static PyMethodDef methods[] = {
     {"add", (PyCFunction)queues_add, METH_VARARGS, NULL},
     {"touch", (PyCFunction)queues_touch, METH_O, NULL},
     {"move", (PyCFunction)queues_move, METH_VARARGS, NULL},
+    {"lift", (PyCFunction)queues_lift, METH_VARARGS, NULL},
+    {"put_back", (PyCFunction)queues_put_back, METH_VARARGS, NULL},
+    {"close", (PyCFunction)queues_close, METH_O, NULL},
     {"remove", (PyCFunction)queues_remove, METH_O, NULL},
     {"clear", (PyCFunction)queues_clear, METH_NOARGS, NULL},
     {"__copy__", (PyCFunction)queues_copy, METH_NOARGS, NULL},

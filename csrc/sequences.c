@@ -74,6 +74,48 @@ ascending(PyObject *Py_UNUSED(module), PyObject *given)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(ascends);
 }
 
+/* Numbers. */
+
+PyObject *array_type;
+
+PyObject *
+new_array(Py_ssize_t count, Py_buffer *view)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    PyObject *array = bytes ? PyObject_CallFunction(array_type, "sO", "q", bytes) : NULL;
+    Py_XDECREF(bytes);
+    if (array && PyObject_GetBuffer(array, view, PyBUF_WRITABLE) < 0)
+        Py_CLEAR(array);
+    return array;
+}
+
+Py_ssize_t
+read_numbers(PyObject *given, uint32_t end, const char *what, uint32_t **numbers)
+{
+    PyObject *list = PySequence_List(given); /* a list of our own: `__index__` of an item cannot change it */
+    if (!list)
+        return -1;
+    Py_ssize_t count = PyList_GET_SIZE(list), at = 0;
+    *numbers = malloc(sizeof(uint32_t) * (size_t)(count + 1));
+    if (!*numbers)
+        PyErr_NoMemory();
+    for (; *numbers && at < count; at++) {
+        Py_ssize_t number = PyNumber_AsSsize_t(PyList_GET_ITEM(list, at), PyExc_ValueError);
+        if (number == -1 && PyErr_Occurred())
+            break;
+        if (number < 0 || number >= end) {
+            PyErr_Format(PyExc_ValueError, "%zd is none of the %u %s, which are counted from 0", number, end, what);
+            break;
+        }
+        (*numbers)[at] = (uint32_t)number;
+    }
+    Py_DECREF(list);
+    if (*numbers && at == count)
+        return count;
+    free(*numbers);
+    return -1;
+}
+
 /* An array of numbers of 8 bytes each. */
 static int
 get_numbers(PyObject *given, Py_buffer *view, bool writable)

@@ -203,6 +203,31 @@ class Queues:
             KeyError: one is in no queue.
         """
 
+    def lift(self, keys: Iterable[Key], queue: int) -> array[int]:
+        """Move keys to the recent end of one queue, each leaving a gap where it was. A gap counts nowhere.
+
+        Returns:
+            The gaps, one a key.
+
+        Raises:
+            KeyError: one is in no queue.
+        """
+
+    def put_back(self, keys: Iterable[Key], gaps: Iterable[int]) -> None:
+        """Move keys to where these gaps are, which are closed by that.
+
+        Raises:
+            KeyError: one is in no queue.
+            ValueError: one is no gap, or there are not as many gaps as keys.
+        """
+
+    def close(self, gaps: Iterable[int]) -> None:
+        """Nothing will come back to these gaps.
+
+        Raises:
+            ValueError: one is no gap.
+        """
+
     def remove(self, keys: Iterable[Key]) -> None:
         """Take keys out.
 

@@ -23,7 +23,7 @@ def test_the_laws_catch_a_policy_that_gives_up() -> None:
         name = "gives-up"
 
         def evict(self, n, keep, offer):
-            victims = self._residents.oldest(n, keep, int(self._residents.size(0) < self.target))
+            victims = self._lists.oldest(n, keep, int(self._lists.size(0) < self.target))
             self.forget(victims)
             return victims
 

@@ -43,6 +43,13 @@ def once(keys: list[object]) -> list[object]:
     return list(dict.fromkeys(keys))
 
 
+class Gap:
+    """Stands in a naive queue where a key was lifted."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class QueuesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -69,6 +76,38 @@ class QueuesMachine(RuleBasedStateMachine):
             del next(naive for naive in self.naive if one in naive)[one]
             self.naive[queue][one] = None
 
+    @rule(keys=_BATCH, queue=st.integers(0, 2))
+    def lift(self, keys: list[object], queue: int) -> None:
+        keys = self.known(keys)
+        gaps = self.queues.lift(keys, queue)
+        for one, gap in zip(keys, gaps, strict=True):
+            self.replace(one, Gap(gap))
+            self.naive[queue][one] = None
+
+    @rule(keys=_BATCH, rng=st.randoms())
+    def put_back(self, keys: list[object], rng: random.Random) -> None:
+        gaps = self.gaps(rng)
+        keys = once(self.known(keys))[: len(gaps)]
+        gaps = gaps[: len(keys)]
+        for few, wrong in ((keys, [*gaps, 0]), (keys[1:], gaps)) if keys else ():
+            with pytest.raises(ValueError, match=r"is no gap|keys for .* gaps"):
+                self.queues.put_back(few, wrong)
+        self.queues.put_back(keys, gaps)
+        for one, gap in zip(keys, gaps, strict=True):
+            del next(naive for naive in self.naive if one in naive)[one]
+            self.replace(self.gap(gap), one)
+
+    @rule(rng=st.randoms())
+    def close(self, rng: random.Random) -> None:
+        gaps = self.gaps(rng)
+        self.queues.close([*gaps, *gaps])
+        for naive in self.naive:
+            for one in [one for one in naive if isinstance(one, Gap) and one.number in gaps]:
+                del naive[one]
+        for gap in gaps:
+            with pytest.raises(ValueError, match="is no gap"):
+                self.queues.close([gap])
+
     @rule(keys=_BATCH)
     def remove(self, keys: list[object]) -> None:
         keys = self.known(keys)
@@ -76,15 +115,15 @@ class QueuesMachine(RuleBasedStateMachine):
         for one in once(keys):
             del next(naive for naive in self.naive if one in naive)[one]
 
-    @rule(keys=_BATCH, name=st.sampled_from(["touch", "remove", "move"]))
+    @rule(keys=_BATCH, name=st.sampled_from(["touch", "remove", "move", "lift"]))
     def miss(self, keys: list[object], name: str) -> None:
         if self.queues.absent(keys):
             with pytest.raises(KeyError):
-                getattr(self.queues, name)(keys, *([1] if name == "move" else []))
+                getattr(self.queues, name)(keys, *([1] if name in ("move", "lift") else []))
 
     @rule(keep=_BATCH, n=st.integers(-1, 20), queue=st.integers(0, 2))
     def oldest(self, keep: list[object], n: int, queue: int) -> None:
-        expected = [one for one in self.naive[queue] if one not in keep][: max(n, 0)]
+        expected = [one for one in self.shown(queue) if one not in keep][: max(n, 0)]
         for kept in ({*keep}, dict.fromkeys(keep).keys(), tuple(keep)):
             assert self.queues.oldest(n, kept, queue) == expected
 
@@ -110,15 +149,33 @@ class QueuesMachine(RuleBasedStateMachine):
 
     @invariant()
     def they_are_lists(self) -> None:
-        assert [self.queues.keys(queue) for queue in range(3)] == [list(naive) for naive in self.naive]
-        assert [self.queues.size(queue) for queue in range(3)] == list(map(len, self.naive))
-        assert [self.queues.newest(queue) for queue in range(3)] == [next(reversed(naive), None) for naive in self.naive]
-        assert all(self.queues.queue(one) == queue for queue, naive in enumerate(self.naive) for one in naive)
-        assert len(self.queues) == sum(map(len, self.naive))
+        shown = [self.shown(queue) for queue in range(3)]
+        assert [self.queues.keys(queue) for queue in range(3)] == shown
+        assert [self.queues.size(queue) for queue in range(3)] == list(map(len, shown))
+        assert [self.queues.newest(queue) for queue in range(3)] == [next(reversed(keys), None) for keys in shown]
+        assert all(self.queues.queue(one) == queue for queue, keys in enumerate(shown) for one in keys)
+        assert len(self.queues) == sum(map(len, shown))
         assert all((key(number) in self.queues) == any(key(number) in naive for naive in self.naive) for number in KEYS)
 
     def known(self, keys: list[object]) -> list[object]:
         return [one for one in keys if any(one in naive for naive in self.naive)]
+
+    def shown(self, queue: int) -> list[object]:
+        return [one for one in self.naive[queue] if not isinstance(one, Gap)]
+
+    def gaps(self, rng: random.Random) -> list[int]:
+        """Some of the gaps that are open."""
+        gaps = [one.number for naive in self.naive for one in naive if isinstance(one, Gap)]
+        return rng.sample(gaps, rng.randint(0, len(gaps)))
+
+    def gap(self, number: int) -> Gap:
+        return next(one for naive in self.naive for one in naive if isinstance(one, Gap) and one.number == number)
+
+    def replace(self, one: object, other: object) -> None:
+        """Put another one where one is."""
+        for queue, naive in enumerate(self.naive):
+            if one in naive:
+                self.naive[queue] = OrderedDict.fromkeys(other if each == one else each for each in naive)
 
 
 class IndexMachine(RuleBasedStateMachine):

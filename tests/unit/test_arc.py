@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvloft import BlockPool, Request
-from kvloft.policies.arc import ARC
+from kvloft.policies.arc import ARC, B1, B2, T1, T2
 from kvloft.testing.pool import assert_unchanged, drain_order
 
 
@@ -141,12 +141,7 @@ def test_one_block_at_a_time_it_is_the_paper(capacity, keys):
         policy = pool.policy
         assert isinstance(policy, ARC)
         assert policy.target == naive.p
-        assert [lists.keys(queue) for lists in (policy._residents, policy._ghosts) for queue in (0, 1)] == [
-            naive.t1,
-            naive.t2,
-            naive.b1,
-            naive.b2,
-        ]
+        assert [policy._lists.keys(queue) for queue in (T1, T2, B1, B2)] == [naive.t1, naive.t2, naive.b1, naive.b2]
 
 
 def ghost_of_t1(policy: str) -> BlockPool:
@@ -171,7 +166,7 @@ def test_where_a_ghost_hit_reenters(policy, enters):
     store(pool, ["a"], 4)
     assert pool.policy.sizes()[enters] == before + 1
     assert pool.policy.target == 1.0
-    assert pool.policy._ghosts.queue("a") is None
+    assert pool.policy._lists.queue("a") == {"t1": T1, "t2": T2}[enters]
 
 
 @pytest.mark.parametrize("policy", ["arc", "arc-vllm"])
@@ -187,7 +182,25 @@ def test_failed_and_refused_stores_never_move_the_target(policy):
     for number in range(5):
         assert pool.prepare_store(["a", "y", "z"], Request(("refused", number))) is None
     assert pool.policy.target == 0.0
-    assert pool.policy._ghosts.queue("a") == 0
+    assert pool.policy._lists.queue("a") == B1
+
+
+@pytest.mark.parametrize("policy", ["arc", "arc-vllm"])
+def test_a_failed_store_leaves_its_ghosts_where_they_were(policy):
+    pool = BlockPool(6, policy)
+    for number, keys in enumerate(["xyz", "xyz", "abc", "de"]):
+        store(pool, list(keys), number)
+    lists = pool.policy._lists
+    before = lists.keys(B1)
+    assert len(before) == 2
+    for times in range(1, 3):
+        fails = Request(("fails", times))
+        plan = pool.prepare_store([before[0], "new"], fails)
+        assert before[0] not in lists.keys(B1)
+        pool.complete_store(plan.keys, fails, success=False)
+        pool.finish(fails)
+        assert lists.keys(B1)[:2] == before
+    assert not pool.policy._gaps
 
 
 def test_a_ghost_hit_teaches_once_per_request():

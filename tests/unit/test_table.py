@@ -52,7 +52,8 @@ def make(kind: str) -> tuple[Index | Queues, dict[str, Callable[[list[object]], 
     queues = Queues(0, 2)
     queues.add(["a", 7])
     calls = {name: getattr(queues, name) for name in ("add", "touch", "remove", "present")}
-    return queues, calls | {"move": lambda keys: queues.move(keys, 1)}
+    more = {"move": lambda keys: queues.move(keys, 1), "lift": lambda keys: queues.lift(keys, 1)}
+    return queues, calls | more | {"put_back": lambda keys: queues.put_back(keys, [])}
 
 
 def state(table: Index | Queues) -> object:
@@ -233,7 +234,10 @@ def use_queues(keys: list[object], before: int) -> None:
     queues.touch(keys)
     assert sys.getrefcount(keys[0]) == before + 1
     queues.oldest(100, set(keys[:10])), queues.keys(1), queues.present(keys, 1), queues.__copy__()
+    gaps = queues.lift(keys[:120], 1)
+    queues.put_back(keys[:60], gaps[:60])
     queues.remove(keys[:150])
+    queues.close(gaps[60:90])
     with pytest.raises(KeyError):
         queues.remove(keys)
     queues.clear()
@@ -251,6 +255,11 @@ def use_queues(keys: list[object], before: int) -> None:
         lambda: Queues().add([], 1),
         lambda: Queues().oldest(1, (), -1),
         lambda: Queues().present([], -1),
+        lambda: Queues().lift([], 1),
+        lambda: Queues(4).close([0]),
+        lambda: Queues(4).close([1]),
+        lambda: Queues(4).close([-1]),
+        lambda: Queues(4).put_back([], [5]),
         lambda: Index(3).reclaim([3]),
         lambda: Index(3).clear([-1]),
     ],

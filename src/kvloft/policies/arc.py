@@ -17,7 +17,7 @@ Deviations from the paper, which knows neither batches, nor pins, nor stores in 
   those nearest to its tail leave first.
 """
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from itertools import filterfalse
 from math import floor
 
@@ -27,8 +27,8 @@ from kvloft.policies.lessons import Lessons
 from kvloft.policies.open_chains import OpenChains
 from kvloft.request import Key, Request
 
-ONCE, AGAIN = 0, 1
-"""T1 or T2 among the residents, B1 or B2 among the ghosts."""
+T1, T2, B1, B2 = range(4)
+_LISTS = {"t1": T1, "t2": T2, "ghost_b1": B1, "ghost_b2": B2}
 
 
 class ARC(Policy):
@@ -36,17 +36,20 @@ class ARC(Policy):
 
     name = "arc"
     minds_running = True
+    ghosts = 1
+    """B1 and B2 together, at most, in capacities."""
     ghosts_enter_t2 = True
     tails_first = True
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._residents = Queues(capacity, queues=2)
-        self._ghosts = Queues(capacity + capacity // 16, queues=2)
-        """With some room beyond the capacity, for those on their way back."""
+        self._lists = Queues((1 + self.ghosts) * capacity + capacity // 16, queues=4)
+        """With some room beyond residents and ghosts, for gaps."""
+        self._gaps: dict[Key, int] = {}
+        """Ghosts on their way back: where they were in B1 or B2, and will be again if their stores fail."""
         self._running = OpenChains()
         self._lessons = Lessons(capacity)
-        """What ghost hits teach. The ghosts stay in B1 or B2 until their stores commit."""
+        """What ghost hits teach."""
         self._ahead: tuple[Offer | None, dict[Key, float]] = (None, {})
         """What the offer that evicts will teach once it is admitted."""
 
@@ -63,10 +66,10 @@ class ARC(Policy):
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
         """By how much each ghost hit of the offer, in turn, moves the target."""
-        b1, b2 = self._live(ONCE), self._live(AGAIN)
+        b1, b2 = self._lists.size(B1), self._lists.size(B2)
         lessons: dict[Key, float] = {}
-        hits = self._ghosts.present(offer.keys)
-        of_b1 = {*self._ghosts.present(hits, ONCE)}
+        hits = self._lists.present(offer.keys)
+        of_b1 = {*self._lists.present(hits, B1)}
         for key in hits:
             if key in of_b1:
                 lessons[key] = b2 / b1 if b2 > b1 else 1.0
@@ -79,18 +82,18 @@ class ARC(Policy):
     def _choices(self, target: float, newcomers: Sequence[Key], hits: Collection[Key]) -> tuple[int, int]:
         """Whose turn it is to make room for each of the newcomers, of which some are ghosts: so often that of T1, then so
         often that of T2, then once that of T1 again, then that of T2."""
-        size = self._residents.size(ONCE)
+        size = self._lists.size(T1)
         t1 = min(max(0, size - floor(target)), len(newcomers))
         rest = newcomers[t1:]
-        returning = self._ghosts.present(rest, AGAIN) if hits and size - t1 == target else ()
+        returning = self._lists.present(rest, B2) if hits and size - t1 == target else ()
         return t1, rest.index(returning[0]) if returning else len(rest)
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
         """Evicting moves keys from T to B and never adds to |T1| + |B1| or |T2| + |B2|."""
 
     def _trim_after_commit(self) -> None:
-        self._drop_oldest(ONCE, self._residents.size(ONCE) + self._live(ONCE) - self.capacity)
-        self._drop_oldest(AGAIN, len(self._residents) + self._live(ONCE) + self._live(AGAIN) - 2 * self.capacity)
+        self._drop_oldest(B1, self._lists.size(T1) + self._lists.size(B1) - self.capacity)
+        self._drop_oldest(B2, len(self._lists) - 2 * self.capacity)
 
     # The contract.
 
@@ -102,36 +105,39 @@ class ARC(Policy):
         if self.tails_first:
             self._running.admit(offer)
             keys = keys[::-1]
-        if moves and self.ghosts_enter_t2:
-            self._residents.add(filter(moves.__contains__, keys), AGAIN)
-        self._residents.add(keys, ONCE)
+        if moves:
+            returning = self._lists.present(filter(moves.__contains__, keys))
+            self._gaps.update(zip(returning, self._lists.lift(returning, T2 if self.ghosts_enter_t2 else T1), strict=True))
+        self._lists.add(keys, T1)
+        if moves and not self.ghosts_enter_t2:
+            self._lists.touch(keys)
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         returned = self._lessons.settle(keys, success=True)
-        self._ghosts.remove(self._ghosts.present(returned))
+        self._lists.close(map(self._gaps.pop, filter(self._gaps.__contains__, returned)))
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
         self._running.finish(request.id)
         used = chain[::-1]
         if len(stored) < len(used):
-            again = self._residents.present(used, ONCE)
-            self._residents.move(filterfalse(stored.__contains__, again) if stored else again, AGAIN)
-        self._residents.touch(used)
+            again = self._lists.present(used, T1)
+            self._lists.move(filterfalse(stored.__contains__, again) if stored else again, T2)
+        self._lists.touch(used)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         moves = self._moves(offer)
         t1, t2 = self._choices(self._lessons.expected(moves.values()), offer.keys[-n:], moves)
         wanted = t1 + (t1 + t2 < n)
-        oldest = self._residents.oldest
-        victims1 = oldest(wanted, keep, ONCE)
-        victims2 = oldest(n - len(victims1), keep, AGAIN)
+        oldest = self._lists.oldest
+        victims1 = oldest(wanted, keep, T1)
+        victims2 = oldest(n - len(victims1), keep, T2)
         if len(victims1) + len(victims2) < n:
-            victims1 = oldest(n - len(victims2), keep, ONCE)
-        victims1 = self._running.tails_first(victims1, self._residents, keep, ONCE)
-        victims2 = self._running.tails_first(victims2, self._residents, keep, AGAIN)
-        self._retire(victims1, ONCE)
-        self._retire(victims2, AGAIN)
+            victims1 = oldest(n - len(victims2), keep, T1)
+        victims1 = self._running.tails_first(victims1, self._lists, keep, T1)
+        victims2 = self._running.tails_first(victims2, self._lists, keep, T2)
+        self._retire(victims1, B1)
+        self._retire(victims2, B2)
         # Where a list ran out, its turns went to the other; the order of the turns is the same.
         victims = [*victims1[:t1], *victims2[:t2], *victims1[t1 : t1 + 1], *victims2[t2:], *victims1[t1 + 1 :]]
         self._trim_after_evict(offer, victims)
@@ -140,22 +146,19 @@ class ARC(Policy):
     def forget(self, keys: Sequence[Key]) -> None:
         self._lessons.settle(keys, success=False)
         self._running.forget(keys)
-        self._residents.remove(keys)
+        returned = {*filter(self._gaps.__contains__, keys)}
+        self._lists.put_back(returned, map(self._gaps.pop, returned))
+        self._lists.remove(filterfalse(returned.__contains__, keys))
 
     def clear(self) -> None:
-        for kept in (self._residents, self._ghosts, self._running, self._lessons):
+        for kept in (self._lists, self._gaps, self._running, self._lessons):
             kept.clear()
         self._ahead = (None, {})
 
     def sizes(self) -> dict[str, int]:
-        t, b = self._residents.size, self._ghosts.size
-        return {"t1": t(ONCE), "t2": t(AGAIN), "ghost_b1": b(ONCE), "ghost_b2": b(AGAIN)}
+        return {name: self._lists.size(queue) for name, queue in _LISTS.items()}
 
     # Shared steps.
-
-    def _live(self, queue: int) -> int:
-        """Size of a ghost list without the keys that are on their way back."""
-        return self._ghosts.size(queue) - len(self._ghosts.present(self._lessons.keys(), queue))
 
     def _moves(self, offer: Offer) -> dict[Key, float]:
         """What the offer will teach, by the ghost lists as they were before it evicted."""
@@ -167,14 +170,13 @@ class ARC(Policy):
 
     def _retire(self, victims: Sequence[Key], queue: int) -> None:
         self._running.forget(victims)
-        self._residents.remove(victims)
-        self._ghosts.add(victims, queue)
-        self.evictions[("t1", "t2")[queue]] += len(victims)
+        self._lists.move(victims, queue)
+        self.evictions["t1" if queue == B1 else "t2"] += len(victims)
 
-    def _drop_oldest(self, queue: int, n: int, spare: Iterable[Key] = ()) -> None:
-        """Drop the n oldest ghosts that are neither on their way back nor in `spare`, as far as there are any."""
+    def _drop_oldest(self, queue: int, n: int, spare: Set[Key] = frozenset()) -> None:
+        """Drop the n oldest ghosts that are not in `spare`, as far as there are any."""
         if n > 0:
-            self._ghosts.remove(self._ghosts.oldest(n, {*self._lessons.keys(), *spare}, queue))
+            self._lists.remove(self._lists.oldest(n, spare, queue))
 
 
 class ARCvLLM(ARC):
@@ -191,22 +193,25 @@ class ARCvLLM(ARC):
     """
 
     name = "arc-vllm"
+    ghosts = 2
     ghosts_enter_t2 = False
     tails_first = False
 
     def _teach(self, offer: Offer) -> dict[Key, float]:
-        b1, b2 = self._live(ONCE), self._live(AGAIN)
-        hits = self._ghosts.present(offer.keys[::-1])
-        of_b1 = {*self._ghosts.present(hits, ONCE)}
+        b1, b2 = self._lists.size(B1), self._lists.size(B2)
+        hits = self._lists.present(offer.keys[::-1])
+        of_b1 = {*self._lists.present(hits, B1)}
         return {key: max(1.0, b2 / b1) if key in of_b1 else -max(1.0, b1 / b2) for key in hits}
 
     def _choices(self, target: float, newcomers: Sequence[Key], hits: Collection[Key]) -> tuple[int, int]:
-        t1 = min(max(0, self._residents.size(ONCE) - int(target) + 1), len(newcomers))
+        t1 = min(max(0, self._lists.size(T1) - int(target) + 1), len(newcomers))
         return t1, len(newcomers) - t1
 
     def _trim_after_evict(self, offer: Offer, victims: Sequence[Key]) -> None:
-        for queue in (ONCE, AGAIN):
-            self._drop_oldest(queue, self._live(queue) - self.capacity, (*offer.keys, *victims))
+        for queue in (B1, B2):
+            surplus = self._lists.size(queue) - self.capacity
+            if surplus > 0:
+                self._drop_oldest(queue, surplus, {*offer.keys, *victims})
 
     def _trim_after_commit(self) -> None:
         """vLLM trims when it evicts."""

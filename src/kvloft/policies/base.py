@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from typing import ClassVar, NamedTuple
 
+from kvloft._table import distinct
 from kvloft.errors import PolicyError
 from kvloft.request import Key, Request
 
@@ -138,7 +139,7 @@ def evict_checked(policy: Policy, n: int, keep: Set[Key], offer: Offer) -> list[
         PolicyError: the policy broke the law.
     """
     victims = policy.evict(n, keep, offer)
-    if len(victims) != n or len({*victims}) != n or not keep.isdisjoint(victims):
+    if len(victims) != n or len(distinct(victims)) != n or not keep.isdisjoint(victims):
         raise PolicyError(
             f"policy {policy.name!r} was to evict {n} distinct blocks outside {len(keep)} kept ones "
             f"and returned {victims!r}; it breaks law 1 of kvloft.policies.base"

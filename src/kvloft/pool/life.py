@@ -108,4 +108,6 @@ class Life:
         """Those of `chain` that it only stored itself."""
         if len(self.reused) == len(self.chain):
             return set()
-        return set(chain).difference(self.reused)
+        stored = set(chain)
+        stored.difference_update(self.reused)
+        return stored

@@ -193,7 +193,7 @@ class BlockPool:
         Returns:
             The blocks it applied to, in chain order.
         """
-        named = set(keys)
+        named = keys if isinstance(keys, set) else set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
         done = life.written(named) if life else []
         self.counters.late += len(named) - len(done)
@@ -230,7 +230,7 @@ class BlockPool:
 
     def complete_load(self, keys: Iterable[Key], request: Request, generation: int | None = None) -> None:
         """The request has read these blocks; each call releases one pin a block, if the request holds one."""
-        named = set(keys)
+        named = keys if isinstance(keys, set) else set(keys)
         life = self._lives.get(request.id) if generation in (None, self.generation) else None
         done = life.release(named) if life else []
         self.counters.late += len(named) - len(done)
