@@ -15,22 +15,11 @@ typedef struct {
     AgedRun *segment;
 } Leaf;
 
-typedef struct {
+struct Queue {
     Leaf *leaves;
     uint32_t count, room;
     double lowest;   /* the index of the first leaf, */
     long long until; /* and when that has to be looked up again */
-} Queue;
-
-struct Ages {
-    PyObject_HEAD
-    long long clock;
-    long long until; /* the earliest of all queues' */
-    Bins bins;
-    int classes, stages;
-    int *stage_of; /* [bins] */
-    double *index; /* [classes, bins] */
-    Queue *queues; /* [classes, stages] */
 };
 
 /* Heaps. */
@@ -123,12 +112,6 @@ extract(Ages *self, AgedRun *segment)
 }
 
 /* Leaves. */
-
-static inline int
-bin_at(const Ages *self, long long last)
-{
-    return bin_of(&self->bins, (long long)((unsigned long long)self->clock - (unsigned long long)last));
-}
 
 /* Whether an entry stands for a leaf. */
 static bool
@@ -236,8 +219,8 @@ ages_take_oldest(Ages *self, PyObject *Py_UNUSED(none))
     return answer(take(self, is_older));
 }
 
-static int
-put(Ages *self, AgedRun *segment)
+int
+ages_settle(Ages *self, AgedRun *segment)
 {
     Py_ssize_t blocks = resident_blocks(&segment->run);
     if (blocks < 0)
@@ -276,7 +259,7 @@ static PyObject *
 ages_put(Ages *self, PyObject *given)
 {
     AgedRun *segment = as_aged_run(given);
-    return segment && put(self, segment) == 0 ? Py_NewRef(Py_None) : NULL;
+    return segment && ages_settle(self, segment) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *
@@ -369,8 +352,13 @@ copy_shape(Ages *self, const Ages *from)
     self->clock = from->clock;
     self->classes = from->classes;
     self->stages = from->stages;
-    if (bins_copy(&self->bins, &from->bins) < 0 || allocate(self) < 0)
+    self->bins.bins = from->bins.bins;
+    self->bins.ends = PyMem_Calloc((size_t)from->bins.bins, sizeof(*self->bins.ends));
+    if (!self->bins.ends)
+        PyErr_NoMemory();
+    if (!self->bins.ends || allocate(self) < 0)
         return -1;
+    memcpy(self->bins.ends, from->bins.ends, (size_t)self->bins.bins * sizeof(*self->bins.ends));
     memcpy(self->stage_of, from->stage_of, (size_t)self->bins.bins * sizeof(*self->stage_of));
     memcpy(self->index, from->index, (size_t)(self->classes * self->bins.bins) * sizeof(*self->index));
     return 0;
@@ -387,7 +375,7 @@ ages_copy(Ages *self, PyObject *memo)
     bool made = copies && PyList_CheckExact(copies) && copy_shape(copy, self) == 0;
     for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(copies); i++) {
         AgedRun *segment = as_aged_run(PyList_GET_ITEM(copies, i));
-        made = segment && put(copy, segment) == 0;
+        made = segment && ages_settle(copy, segment) == 0;
     }
     Py_XDECREF(module);
     Py_XDECREF(leaves);
@@ -398,6 +386,31 @@ ages_copy(Ages *self, PyObject *memo)
 }
 
 /* The type. */
+
+/* Ascending and positive, or ValueError. */
+static int
+set_bins(Bins *bins, PyObject *given)
+{
+    PyObject *edges = PySequence_Tuple(given);
+    Py_ssize_t count = edges ? PyTuple_GET_SIZE(edges) : 0;
+    if (!edges || count > 126) {
+        Py_XDECREF(edges);
+        if (edges)
+            PyErr_SetString(PyExc_ValueError, "there are 127 bins at most");
+        return -1;
+    }
+    bins->bins = (int)count + 1;
+    bins->ends = PyMem_Calloc((size_t)count + 1, sizeof(*bins->ends));
+    if (!bins->ends)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; bins->ends && !PyErr_Occurred() && i < count; i++) {
+        bins->ends[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(edges, i));
+        if (!PyErr_Occurred() && bins->ends[i] <= (i ? bins->ends[i - 1] : 0))
+            PyErr_SetString(PyExc_ValueError, "ages at which bins end are positive and ascend");
+    }
+    Py_DECREF(edges);
+    return PyErr_Occurred() ? -1 : 0;
+}
 
 static PyObject *
 ages_new(PyTypeObject *type, PyObject *args, PyObject *names)
@@ -411,7 +424,7 @@ ages_new(PyTypeObject *type, PyObject *args, PyObject *names)
         return PyErr_Format(PyExc_ValueError, "%d classes; there are 1 to 127", classes);
     PyObject *stages = PySequence_Tuple(given);
     Ages *self = stages ? (Ages *)type->tp_alloc(type, 0) : NULL;
-    if (self && bins_init(&self->bins, edges) == 0) {
+    if (self && set_bins(&self->bins, edges) == 0) {
         self->classes = classes;
         self->stages = 1 + (int)Py_MIN(PyTuple_GET_SIZE(stages), self->bins.bins);
     }

@@ -1,5 +1,5 @@
 /* `Homes`: a number for each key, that of the segment it is in. */
-#include "keys.h"
+#include "segments.h"
 
 typedef Table Homes;
 
@@ -86,6 +86,116 @@ homes_remove(Homes *self, PyObject *given)
     Py_RETURN_NONE;
 }
 
+/* Segments, whose blocks have the segment's number. */
+
+static bool
+as_run(PyObject *given)
+{
+    if (PyObject_TypeCheck(given, &RunType))
+        return resident_blocks((Run *)given) >= 0;
+    PyErr_Format(PyExc_TypeError, "%R is no segment", given);
+    return false;
+}
+
+static PyObject *
+part(PyObject *keys, Py_ssize_t from, Py_ssize_t to)
+{
+    PyObject *some = PyTuple_GetSlice(keys, from, to);
+    if (some && !PyObject_GC_IsTracked(keys))
+        PyObject_GC_UnTrack(some); /* as `untracked` */
+    return some;
+}
+
+static PyObject *
+homes_cut(Homes *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "give a segment, and how many of its blocks leave");
+    Py_ssize_t n = PyNumber_AsSsize_t(args[1], PyExc_ValueError);
+    if ((n == -1 && PyErr_Occurred()) || !as_run(args[0]))
+        return NULL;
+    Run *run = (Run *)args[0];
+    PyObject *keys = Py_NewRef(run->keys);
+    Py_ssize_t at = PyTuple_GET_SIZE(keys) - n;
+    if (n < 0 || at < 0) {
+        PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, at + n);
+        Py_DECREF(keys);
+        return NULL;
+    }
+    PyObject *head = part(keys, 0, at), *tail = head ? part(keys, at, at + n) : NULL;
+    PyObject *done = tail ? homes_remove(self, tail) : NULL;
+    Py_DECREF(keys);
+    if (done)
+        Py_XSETREF(run->keys, Py_NewRef(head));
+    else
+        Py_CLEAR(tail);
+    Py_XDECREF(head);
+    Py_XDECREF(done);
+    return tail;
+}
+
+static int
+equal(PyObject *one, PyObject *other)
+{
+    if (one == other || same_bytes(one, other))
+        return 1;
+    return PyBytes_CheckExact(one) && PyBytes_CheckExact(other) ? 0 : PyObject_RichCompareBool(one, other, Py_EQ);
+}
+
+/* Length of the common part of two tuples from these places on, -1 with an exception set. */
+static Py_ssize_t
+common(PyObject *one, Py_ssize_t from, PyObject *other, Py_ssize_t place)
+{
+    Py_ssize_t most = Py_MIN(PyTuple_GET_SIZE(one) - from, PyTuple_GET_SIZE(other) - place), same = 0;
+    for (; same < most; same++) {
+        int is = equal(PyTuple_GET_ITEM(one, from + same), PyTuple_GET_ITEM(other, place + same));
+        if (is < 0)
+            return -1;
+        if (!is)
+            break;
+    }
+    return same;
+}
+
+/* The segment of a key, by its number; a new reference. */
+static PyObject *
+segment_of(Homes *self, PyObject *key, PyObject *segments)
+{
+    PyObject *number = homes_subscript(self, key);
+    PyObject *segment = number ? PyDict_GetItemWithError(segments, number) : NULL;
+    if (number && !segment && !PyErr_Occurred())
+        PyErr_SetObject(PyExc_KeyError, number);
+    Py_XDECREF(number);
+    return segment && as_run(segment) ? Py_NewRef(segment) : NULL;
+}
+
+static PyObject *
+homes_along(Homes *self, PyObject *args)
+{
+    PyObject *chain, *segments;
+    Py_ssize_t at;
+    if (!PyArg_ParseTuple(args, "O!nO!", &PyTuple_Type, &chain, &at, &PyDict_Type, &segments))
+        return NULL;
+    if (at < 0 || at >= PyTuple_GET_SIZE(chain))
+        return PyErr_Format(PyExc_ValueError, "%zd is no place of %zd", at, PyTuple_GET_SIZE(chain));
+    PyObject *key = PyTuple_GET_ITEM(chain, at), *segment = segment_of(self, key, segments);
+    if (!segment)
+        return NULL;
+    PyObject *keys = Py_NewRef(((Run *)segment)->keys), *answer = NULL;
+    Py_ssize_t place = 0, size = PyTuple_GET_SIZE(keys);
+    int is = 0;
+    while (place < size && (is = equal(PyTuple_GET_ITEM(keys, place), key)) == 0)
+        place++;
+    Py_ssize_t same = is > 0 ? common(chain, at, keys, place) : -1;
+    if (same >= 0)
+        answer = Py_BuildValue("(Onn)", segment, place + same, at + same);
+    else if (is == 0)
+        PyErr_SetObject(PyExc_KeyError, key);
+    Py_DECREF(keys);
+    Py_DECREF(segment);
+    return answer;
+}
+
 /* The type. */
 
 static PyObject *
@@ -116,6 +226,8 @@ static PyMethodDef methods[] = {
     {"runs", (PyCFunction)homes_runs, METH_O, NULL},
     {"put", (PyCFunction)homes_put, METH_VARARGS, NULL},
     {"remove", (PyCFunction)homes_remove, METH_O, NULL},
+    {"cut", (PyCFunction)(void (*)(void))homes_cut, METH_FASTCALL, NULL},
+    {"along", (PyCFunction)homes_along, METH_VARARGS, NULL},
     {"__copy__", (PyCFunction)homes_copy, METH_NOARGS, NULL},
     {"__deepcopy__", (PyCFunction)homes_copy, METH_O, NULL},
     {NULL},

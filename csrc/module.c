@@ -21,7 +21,8 @@ PyInit__table(void)
 {
     if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0 ||
         PyType_Ready(&HomesType) < 0 || PyType_Ready(&RunType) < 0 || PyType_Ready(&AgedRunType) < 0 ||
-        PyType_Ready(&AgesType) < 0 || PyType_Ready(&UsesType) < 0)
+        PyType_Ready(&AgesType) < 0 || PyType_Ready(&UsesType) < 0 ||
+        PyType_Ready(&GhostsType) < 0)
         return NULL;
     PyObject *arrays = PyImport_ImportModule("array");
     array_type = arrays ? PyObject_GetAttrString(arrays, "array") : NULL;
@@ -35,7 +36,8 @@ PyInit__table(void)
                  PyModule_AddObjectRef(made, "Run", (PyObject *)&RunType) < 0 ||
                  PyModule_AddObjectRef(made, "AgedRun", (PyObject *)&AgedRunType) < 0 ||
                  PyModule_AddObjectRef(made, "Ages", (PyObject *)&AgesType) < 0 ||
-                 PyModule_AddObjectRef(made, "Uses", (PyObject *)&UsesType) < 0))
+                 PyModule_AddObjectRef(made, "Uses", (PyObject *)&UsesType) < 0 ||
+                 PyModule_AddObjectRef(made, "Ghosts", (PyObject *)&GhostsType) < 0))
         Py_CLEAR(made);
     return made;
 }

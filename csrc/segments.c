@@ -13,15 +13,6 @@ resident_blocks(const Run *run)
     return -1;
 }
 
-Py_ssize_t
-evicted_blocks(const AgedRun *run)
-{
-    if (run->ghost)
-        return PyObject_Length(run->ghost);
-    PyErr_SetString(PyExc_TypeError, "the ghost of a segment is an array");
-    return -1;
-}
-
 AgedRun *
 as_aged_run(PyObject *given)
 {
@@ -104,18 +95,13 @@ PyTypeObject RunType = {
 
 /* Those with an age. */
 
-static PyObject *no_ghost; /* an empty array, which all begin with */
-
 static PyObject *
 aged_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    if (!no_ghost && !(no_ghost = PyObject_CallFunction(array_type, "s", "q")))
-        return NULL;
     AgedRun *self = (AgedRun *)run_new(type, args, names);
     if (self) {
         if (PyObject_IS_GC((PyObject *)self))
             PyObject_GC_UnTrack(self); /* a subclass in Python */
-        self->ghost = Py_NewRef(no_ghost);
         self->origin = Py_NewRef(Py_None);
         self->use = -1;
     }
@@ -125,7 +111,7 @@ aged_new(PyTypeObject *type, PyObject *args, PyObject *names)
 static void
 aged_dealloc(AgedRun *self)
 {
-    Py_XDECREF(self->ghost);
+    PyMem_Free(self->hashes);
     Py_XDECREF(self->origin);
     run_dealloc(&self->run);
 }
@@ -133,12 +119,12 @@ aged_dealloc(AgedRun *self)
 static PyObject *
 aged_size(AgedRun *self, void *Py_UNUSED(closure))
 {
-    Py_ssize_t resident = resident_blocks(&self->run), evicted = resident < 0 ? -1 : evicted_blocks(self);
-    return evicted < 0 ? NULL : PyLong_FromSsize_t(resident + evicted);
+    Py_ssize_t resident = resident_blocks(&self->run);
+    return resident < 0 ? NULL : PyLong_FromSsize_t(resident + self->evicted);
 }
 
 static PyMemberDef aged_members[] = {
-    {"ghost", T_OBJECT_EX, offsetof(AgedRun, ghost), 0, NULL},
+    {"evicted", T_UINT, offsetof(AgedRun, evicted), READONLY, NULL},
     {"origin", T_OBJECT_EX, offsetof(AgedRun, origin), 0, NULL},
     {"kind", T_INT, offsetof(AgedRun, kind), 0, NULL},
     {"last", T_LONGLONG, offsetof(AgedRun, last), 0, NULL},
@@ -168,56 +154,3 @@ PyTypeObject AgedRunType = {
     .tp_members = aged_members,
     .tp_getset = aged_values,
 };
-
-/* Bins. */
-
-int
-bins_init(Bins *bins, PyObject *given)
-{
-    PyObject *edges = PySequence_Tuple(given);
-    Py_ssize_t count = edges ? PyTuple_GET_SIZE(edges) : 0;
-    if (!edges || count > 126) {
-        Py_XDECREF(edges);
-        if (edges)
-            PyErr_SetString(PyExc_ValueError, "there are 127 bins at most");
-        return -1;
-    }
-    bins->bins = (int)count + 1;
-    bins->ends = PyMem_Calloc((size_t)count + 1, sizeof(*bins->ends));
-    if (!bins->ends)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; bins->ends && !PyErr_Occurred() && i < count; i++) {
-        bins->ends[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(edges, i));
-        if (!PyErr_Occurred() && bins->ends[i] <= (i ? bins->ends[i - 1] : 0))
-            PyErr_SetString(PyExc_ValueError, "ages at which bins end are positive and ascend");
-    }
-    Py_DECREF(edges);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-int
-bins_copy(Bins *bins, const Bins *from)
-{
-    bins->bins = from->bins;
-    bins->ends = PyMem_Calloc((size_t)from->bins, sizeof(*bins->ends));
-    if (!bins->ends) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memcpy(bins->ends, from->ends, (size_t)from->bins * sizeof(*bins->ends));
-    return 0;
-}
-
-PyObject *
-bins_edges(const Bins *bins)
-{
-    PyObject *edges = PyTuple_New(bins->bins - 1);
-    for (int i = 0; edges && i < bins->bins - 1; i++) {
-        PyObject *end = PyLong_FromLongLong(bins->ends[i]);
-        if (!end)
-            Py_CLEAR(edges);
-        else
-            PyTuple_SET_ITEM(edges, i, end);
-    }
-    return edges;
-}

@@ -5,6 +5,7 @@
 #include "keys.h"
 
 typedef struct Ages Ages;
+typedef struct Ghosts Ghosts;
 
 /* Attributes are Python's to set: what is an object here may be any, or none. */
 typedef struct {
@@ -13,22 +14,26 @@ typedef struct {
     long long number, live;
 } Run;
 
-typedef struct {
+typedef struct AgedRun {
     Run run;
-    PyObject *ghost, *origin;
+    PyObject *origin;
     long long last, use, reads, turn, branches, branches_reused;
     int kind;
     char ends, committed;
     Ages *ages;     /* the leaves among which it is, or NULL; */
     uint32_t queue; /* in which queue, */
     uint32_t place; /* and where in that */
+    Ghosts *ghosts; /* those among which it is, or NULL; */
+    struct AgedRun *older, *newer;
+    int64_t *hashes; /* of its evicted blocks, the last of its chain first, */
+    uint32_t evicted; /* how many these are, */
+    uint32_t room;    /* and could be */
 } AgedRun;
 
-extern PyTypeObject RunType, AgedRunType, AgesType, UsesType;
+extern PyTypeObject RunType, AgedRunType, AgesType, UsesType, GhostsType;
 
-/* Blocks, resident and evicted; TypeError and -1 if they have become something else. */
+/* Resident blocks; TypeError and -1 if they have become something else. */
 Py_ssize_t resident_blocks(const Run *run);
-Py_ssize_t evicted_blocks(const AgedRun *run);
 
 /* Given an argument, that segment; TypeError and NULL if it is none. */
 AgedRun *as_aged_run(PyObject *given);
@@ -38,10 +43,6 @@ typedef struct {
     long long *ends;
     int bins;
 } Bins;
-
-int bins_init(Bins *bins, PyObject *edges); /* ascending and positive, or ValueError */
-int bins_copy(Bins *bins, const Bins *from);
-PyObject *bins_edges(const Bins *bins); /* a tuple */
 
 /* The bin of an age, negative ones included. */
 static inline int
@@ -56,6 +57,28 @@ bin_of(const Bins *bins, long long age)
             low = middle + 1;
     }
     return low;
+}
+
+typedef struct Queue Queue;
+
+struct Ages {
+    PyObject_HEAD
+    long long clock;
+    long long until; /* the earliest of all queues' */
+    Bins bins;
+    int classes, stages;
+    int *stage_of; /* [bins] */
+    double *index; /* [classes, bins] */
+    Queue *queues; /* [classes, stages] */
+};
+
+int ages_settle(Ages *self, AgedRun *segment); /* it is a leaf now, of its class and age, or none */
+
+/* The bin of a time now. */
+static inline int
+bin_at(const Ages *self, long long last)
+{
+    return bin_of(&self->bins, (long long)((unsigned long long)self->clock - (unsigned long long)last));
 }
 
 #endif

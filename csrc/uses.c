@@ -10,8 +10,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Bins bins;
-    int classes;
+    Ages *ages;
     Py_ssize_t *seen; /* [bins]; by bin: the uses that have left it, the last bin's are never left */
     Use *uses;
     Py_ssize_t count, room;
@@ -33,15 +32,15 @@ place_of(const Uses *self, const AgedRun *segment)
 static int
 describe(const Uses *self, AgedRun *segment, Use *use)
 {
-    Py_ssize_t resident = resident_blocks(&segment->run), evicted = resident < 0 ? -1 : evicted_blocks(segment);
-    if (evicted < 0)
+    Py_ssize_t resident = resident_blocks(&segment->run);
+    if (resident < 0)
         return -1;
-    if (segment->kind < 0 || segment->kind >= self->classes || resident + evicted > MOST) {
-        PyErr_Format(PyExc_ValueError, "%zd blocks, class %d of %d", resident + evicted, segment->kind, self->classes);
+    if (segment->kind < 0 || segment->kind >= self->ages->classes || resident > MOST) {
+        PyErr_Format(PyExc_ValueError, "%zd blocks, class %d of %d", resident, segment->kind, self->ages->classes);
         return -1;
     }
     use->kind = segment->kind;
-    use->blocks = (uint32_t)(resident + evicted);
+    use->blocks = (uint32_t)resident + segment->evicted;
     return 0;
 }
 
@@ -49,7 +48,7 @@ static PyObject *
 uses_begin(Uses *self, PyObject *given)
 {
     AgedRun *segment = as_aged_run(given);
-    Use use;
+    Use use = {.time = self->ages->clock};
     if (!segment || describe(self, segment, &use) < 0)
         return NULL;
     if (self->count == self->room) {
@@ -60,10 +59,10 @@ uses_begin(Uses *self, PyObject *given)
         self->uses = uses;
         self->room = room;
     }
-    use.time = segment->last;
+    segment->last = use.time;
     segment->use = self->base + self->count;
     self->uses[self->count++] = use;
-    Py_RETURN_NONE;
+    return ages_settle(self->ages, segment) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -79,7 +78,7 @@ uses_change(Uses *self, PyObject *given)
 static inline void
 count(Uses *self, int what, int kind, int bin, long long blocks)
 {
-    int plane = self->classes * self->bins.bins, at = kind * self->bins.bins + bin;
+    int plane = self->ages->classes * self->ages->bins.bins, at = kind * self->ages->bins.bins + bin;
     self->counts[what * plane + at] += blocks;
     self->counts[SEGMENTS * plane + at]++;
 }
@@ -90,29 +89,32 @@ uses_reuse(Uses *self, PyObject *args)
     int kind, bin, blocks;
     if (!PyArg_ParseTuple(args, "iii", &kind, &bin, &blocks))
         return NULL;
-    if (kind < 0 || kind >= self->classes || bin < 0 || bin >= self->bins.bins)
-        return PyErr_Format(PyExc_ValueError, "class %d of %d, bin %d of %d", kind, self->classes, bin, self->bins.bins);
+    if (kind < 0 || kind >= self->ages->classes || bin < 0 || bin >= self->ages->bins.bins)
+        return PyErr_Format(PyExc_ValueError, "class %d of %d, bin %d of %d", kind, self->ages->classes, bin, self->ages->bins.bins);
     count(self, REUSED, kind, bin, blocks);
     Py_RETURN_NONE;
 }
 
 static PyObject *
-uses_end(Uses *self, PyObject *args)
+uses_end(Uses *self, PyObject *const *args, Py_ssize_t count_args)
 {
-    PyObject *given;
-    int bin;
-    if (!PyArg_ParseTuple(args, "Oi", &given, &bin))
+    AgedRun *segment = count_args == 2 ? as_aged_run(args[0]) : NULL;
+    int reused = count_args == 2 ? PyObject_IsTrue(args[1]) : -1;
+    Use use;
+    if (count_args != 2)
+        PyErr_SetString(PyExc_TypeError, "give a segment, and whether it was used again");
+    if (!segment || reused < 0 || describe(self, segment, &use) < 0)
         return NULL;
-    AgedRun *segment = as_aged_run(given);
-    if (!segment)
-        return NULL;
+    int bin = bin_at(self->ages, segment->last);
+    if (reused)
+        count(self, REUSED, use.kind, bin, use.blocks);
     Py_ssize_t at = place_of(self, segment);
     segment->use = -1;
     if (at >= 0) {
-        Use *use = &self->uses[at];
-        for (bin = Py_MIN(bin, self->bins.bins - 1); bin > 0 && self->seen[bin - 1] <= at; bin--)
-            count(self, SURVIVED, use->kind, bin - 1, use->blocks);
-        use->blocks = 0;
+        Use *begun = &self->uses[at];
+        for (; bin > 0 && self->seen[bin - 1] <= at; bin--)
+            count(self, SURVIVED, begun->kind, bin - 1, begun->blocks);
+        begun->blocks = 0;
     }
     Py_RETURN_NONE;
 }
@@ -133,24 +135,22 @@ first_after(const Uses *self, Py_ssize_t low, long long time)
 }
 
 static PyObject *
-uses_look(Uses *self, PyObject *now)
+uses_look(Uses *self, PyObject *Py_UNUSED(none))
 {
-    long long clock = PyLong_AsLongLong(now);
-    if (clock == -1 && PyErr_Occurred())
-        return NULL;
-    for (int bin = 0; bin < self->bins.bins - 1; bin++) {
-        Py_ssize_t end = clock >= self->bins.ends[bin] ? first_after(self, self->seen[bin], clock - self->bins.ends[bin]) : 0;
+    long long clock = self->ages->clock;
+    for (int bin = 0; bin < self->ages->bins.bins - 1; bin++) {
+        Py_ssize_t end = clock >= self->ages->bins.ends[bin] ? first_after(self, self->seen[bin], clock - self->ages->bins.ends[bin]) : 0;
         for (Py_ssize_t at = self->seen[bin]; at < end; at++)
             if (self->uses[at].blocks)
                 count(self, SURVIVED, self->uses[at].kind, bin, self->uses[at].blocks);
         self->seen[bin] = Py_MAX(self->seen[bin], end);
     }
-    Py_ssize_t old = self->bins.bins > 1 ? self->seen[self->bins.bins - 2] : 0;
+    Py_ssize_t old = self->ages->bins.bins > 1 ? self->seen[self->ages->bins.bins - 2] : 0;
     if (old > FEW && 2 * old > self->count) {
         self->count -= old;
         memmove(self->uses, self->uses + old, (size_t)self->count * sizeof(*self->uses));
         self->base += old;
-        for (int bin = 0; bin < self->bins.bins - 1; bin++)
+        for (int bin = 0; bin < self->ages->bins.bins - 1; bin++)
             self->seen[bin] -= old;
     }
     Py_RETURN_NONE;
@@ -159,7 +159,7 @@ uses_look(Uses *self, PyObject *now)
 static inline size_t
 counts_size(const Uses *self)
 {
-    return COUNTS * (size_t)(self->classes * self->bins.bins) * sizeof(*self->counts);
+    return COUNTS * (size_t)(self->ages->classes * self->ages->bins.bins) * sizeof(*self->counts);
 }
 
 static PyObject *
@@ -173,64 +173,60 @@ uses_take(Uses *self, PyObject *Py_UNUSED(none))
 
 /* The type. */
 
-static int
-allocate(Uses *self, Py_ssize_t room)
+static Uses *
+make(PyTypeObject *type, Ages *ages, Py_ssize_t room)
 {
-    self->seen = PyMem_Calloc((size_t)self->bins.bins, sizeof(*self->seen));
-    self->uses = PyMem_Calloc((size_t)room, sizeof(*self->uses));
+    Uses *self = (Uses *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    self->ages = (Ages *)Py_NewRef(ages);
     self->room = room;
+    self->seen = PyMem_Calloc((size_t)ages->bins.bins, sizeof(*self->seen));
+    self->uses = PyMem_Calloc((size_t)room, sizeof(*self->uses));
     self->counts = PyMem_Calloc(1, counts_size(self));
     if (self->seen && self->uses && self->counts)
-        return 0;
+        return self;
+    Py_DECREF(self);
     PyErr_NoMemory();
-    return -1;
+    return NULL;
 }
 
 static PyObject *
 uses_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *known[] = {"classes", "edges", NULL};
-    int classes;
-    PyObject *edges;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "iO", known, &classes, &edges))
+    static char *known[] = {"ages", NULL};
+    PyObject *ages;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!", known, &AgesType, &ages))
         return NULL;
-    if (classes < 1 || classes > 127)
-        return PyErr_Format(PyExc_ValueError, "%d classes; there are 1 to 127", classes);
-    Uses *self = (Uses *)type->tp_alloc(type, 0);
-    if (!self)
-        return NULL;
-    self->classes = classes;
-    if (bins_init(&self->bins, edges) < 0 || allocate(self, FEW) < 0)
-        Py_CLEAR(self);
-    return (PyObject *)self;
+    return (PyObject *)make(type, (Ages *)ages, FEW);
 }
 
+/* With a copy of the ages. */
 static PyObject *
-uses_copy(Uses *self, PyObject *Py_UNUSED(memo))
+uses_copy(Uses *self, PyObject *memo)
 {
-    Uses *copy = (Uses *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
-    if (!copy)
-        return NULL;
-    copy->classes = self->classes;
-    copy->count = self->count;
-    copy->base = self->base;
-    if (bins_copy(&copy->bins, &self->bins) < 0 || allocate(copy, self->room) < 0)
-        Py_CLEAR(copy);
-    else {
-        memcpy(copy->seen, self->seen, (size_t)self->bins.bins * sizeof(*self->seen));
+    PyObject *module = PyImport_ImportModule("copy");
+    PyObject *ages = module ? PyObject_CallMethod(module, "deepcopy", "OO", self->ages, memo) : NULL;
+    Uses *copy = ages && PyObject_TypeCheck(ages, &AgesType) ? make(Py_TYPE(self), (Ages *)ages, self->room) : NULL;
+    if (copy) {
+        copy->count = self->count;
+        copy->base = self->base;
+        memcpy(copy->seen, self->seen, (size_t)self->ages->bins.bins * sizeof(*self->seen));
         memcpy(copy->uses, self->uses, (size_t)self->count * sizeof(*self->uses));
         memcpy(copy->counts, self->counts, counts_size(self));
     }
+    Py_XDECREF(module);
+    Py_XDECREF(ages);
     return (PyObject *)copy;
 }
 
 static void
 uses_dealloc(Uses *self)
 {
-    PyMem_Free(self->bins.ends);
     PyMem_Free(self->seen);
     PyMem_Free(self->uses);
     PyMem_Free(self->counts);
+    Py_XDECREF(self->ages);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -243,11 +239,10 @@ uses_len(Uses *self)
 static PyMethodDef methods[] = {
     {"begin", (PyCFunction)uses_begin, METH_O, NULL},
     {"change", (PyCFunction)uses_change, METH_O, NULL},
-    {"end", (PyCFunction)uses_end, METH_VARARGS, NULL},
+    {"end", (PyCFunction)(void (*)(void))uses_end, METH_FASTCALL, NULL},
     {"reuse", (PyCFunction)uses_reuse, METH_VARARGS, NULL},
-    {"look", (PyCFunction)uses_look, METH_O, NULL},
+    {"look", (PyCFunction)uses_look, METH_NOARGS, NULL},
     {"take", (PyCFunction)uses_take, METH_NOARGS, NULL},
-    {"__copy__", (PyCFunction)uses_copy, METH_NOARGS, NULL},
     {"__deepcopy__", (PyCFunction)uses_copy, METH_O, NULL},
     {NULL},
 };

@@ -1,12 +1,14 @@
-"""What `kvloft._table.Ages` and `Uses` do, done naively: by looking at everything each time."""
+"""What `kvloft._table.Ages`, `Uses` and `Ghosts` do, done naively: by looking at everything each time."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from kvloft.policies.ages import AgedSegment
+from kvloft.request import Key
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -60,21 +62,26 @@ class NaiveAges:
 class NaiveUses:
     """Each use of each segment, and all bins that it has left before it was used again."""
 
-    def __init__(self, classes: int, edges: Sequence[int]) -> None:
-        self.edges = edges
+    def __init__(self, ages: NaiveAges) -> None:
+        self.ages = ages
         self.open: dict[int, tuple[int, int, int, int]] = {}
         """By segment: time, class, blocks, and how many bins it was seen to leave."""
-        self.counts: Counts = np.zeros((3, classes, len(edges) + 1), np.int64)
+        self.counts: Counts = np.zeros((3, *ages.index.shape), np.int64)
 
     def begin(self, segment: AgedSegment) -> None:
+        assert segment.last == self.ages.clock
         self.open[segment.number] = (segment.last, segment.kind, segment.size, 0)
+        self.ages.put(segment)
 
     def change(self, segment: AgedSegment) -> None:
         if segment.number in self.open:
             time, _, _, left = self.open[segment.number]
             self.open[segment.number] = (time, segment.kind, segment.size, left)
 
-    def end(self, segment: AgedSegment, bin: int) -> None:
+    def end(self, segment: AgedSegment, reused: bool) -> None:
+        bin = self.ages.bin(segment)
+        if reused:
+            self.reuse(segment.kind, bin, segment.size)
         if segment.number in self.open:
             self._leave(segment.number, bin)
             del self.open[segment.number]
@@ -83,9 +90,9 @@ class NaiveUses:
         self.counts[0, kind, bin] += blocks
         self.counts[2, kind, bin] += 1
 
-    def look(self, clock: int) -> None:
+    def look(self) -> None:
         for number, (time, _, _, _) in self.open.items():
-            self._leave(number, bisect_right(self.edges, clock - time), looked=True)
+            self._leave(number, bisect_right(self.ages.edges, self.ages.clock - time), looked=True)
 
     def take(self) -> Counts:
         counts, self.counts = self.counts, np.zeros_like(self.counts)
@@ -98,3 +105,47 @@ class NaiveUses:
             self.counts[1, kind, bin] += blocks
             self.counts[2, kind, bin] += 1
         self.open[number] = (time, kind, blocks, max(left, bins))
+
+
+class NaiveGhosts:
+    """Lists of hashes by segment, and who begins with which."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[int, list[int]] = {}
+        """By segment, the oldest ghost first."""
+        self.at: dict[int, int] = {}
+
+    def find(self, keys: Sequence[Key]) -> tuple[int, int] | None:
+        number = self.at.get(hash(keys[0]))
+        if number is None:
+            return None
+        same = takewhile(lambda pair: hash(pair[0]) == pair[1], zip(keys, self.hashes[number], strict=False))
+        return number, len(list(same))
+
+    def evict(self, number: int, keys: Sequence[Key]) -> None:
+        if keys:
+            self._set(number, [*map(hash, keys), *self.hashes.get(number, ())])
+            self.hashes[number] = self.hashes.pop(number)
+
+    def extend(self, number: int, keys: Sequence[Key]) -> None:
+        if keys:
+            self._set(number, [*self.hashes.get(number, ()), *map(hash, keys)])
+
+    def drop(self, number: int, n: int) -> None:
+        if n:
+            self._set(number, self.hashes.get(number, [])[n:])
+
+    def part(self, number: int, n: int, head: int) -> None:
+        hashes = self.hashes[number]
+        self.drop(number, n)
+        self._set(head, hashes[:n])
+
+    def _set(self, number: int, hashes: list[int]) -> None:
+        before = self.hashes.get(number, ())
+        if before and self.at.get(before[0]) == number:
+            del self.at[before[0]]
+        self.hashes[number] = hashes
+        if hashes:
+            self.at[hashes[0]] = number
+        else:
+            del self.hashes[number]

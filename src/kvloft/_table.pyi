@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kvloft.request import Key
 
 Answer = TypeVar("Answer")
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 def distinct(keys: Iterable[Key]) -> list[Key]:
     """Each of the keys once, in the order in which they come first. Always a new list."""
@@ -292,6 +293,22 @@ class Homes:
             KeyError: one had none.
         """
 
+    def cut(self, segment: Run, n: int) -> tuple[Key, ...]:
+        """Take the last n blocks off a segment, which have no number any more; what they are.
+
+        Raises:
+            ValueError: it has fewer.
+            KeyError: one had no number.
+        """
+
+    def along(self, chain: tuple[Key, ...], at: int, segments: dict[int, AnyRun]) -> tuple[AnyRun, int, int]:
+        """The segment in which a chain is at its place `at`, and up to which place in the segment, and in the chain, the two
+        are the same.
+
+        Raises:
+            KeyError: the key there has no number, or no segment has that number or this key.
+        """
+
 class Run:
     """A run of blocks that follow each other: what a segment of a chain is made of.
 
@@ -317,8 +334,6 @@ class Run:
 class AgedRun(Run):
     """A run and what is known of its use. Times are numbers of requests."""
 
-    ghost: array[int]
-    """Hashes of the evicted blocks that followed its resident ones."""
     kind: int
     """Its class."""
     last: int
@@ -337,6 +352,10 @@ class AgedRun(Run):
     committed: bool
     origin: tuple[Self, int, int, int] | None
     """Until it has taught: the ghost that came back as this segment, how many blocks, its class and bin at that time."""
+
+    @property
+    def evicted(self) -> int:
+        """Blocks that followed its resident ones and are known to `Ghosts`."""
 
     @property
     def size(self) -> int:
@@ -401,34 +420,71 @@ class Uses:
     being used, resident or not. O(1) a use, 16 bytes until it is older than any bin.
 
     Args:
-        classes: how many classes there are, up to 127.
-        edges: ages at which bins end, ascending; the last bin has no end.
+        ages: has the clock, the classes and bins, and the leaves.
 
     Raises:
-        ValueError: one of them is out of range; so are the class and the size of a segment in the calls below.
+        ValueError: the class of a segment is out of range, or its size.
     """
 
-    def __new__(cls, classes: int, edges: Sequence[int]) -> Uses: ...
+    def __new__(cls, ages: Ages) -> Uses: ...
     def __len__(self) -> int:
         """Uses that are kept."""
 
-    def __copy__(self) -> Uses: ...
-    def __deepcopy__(self, memo: object) -> Uses: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> Uses:
+        """With a copy of the ages."""
+
     def begin(self, segment: AgedRun) -> None:
-        """A segment was used at its `last`, which is now."""
+        """A segment was used now, which becomes its `last`. If it ends a chain, it is a leaf of that age."""
 
     def change(self, segment: AgedRun) -> None:
         """Its class or size are others now."""
 
-    def end(self, segment: AgedRun, bin: int) -> None:
-        """It is used again at an age in this bin, or gone. Bins that it left since the last look are made up for."""
+    def end(self, segment: AgedRun, reused: bool) -> None:
+        """It is used again, or gone. Bins that it left since the last look are made up for."""
 
     def reuse(self, kind: int, bin: int, blocks: int) -> None:
         """Blocks of a class were used again at an age in this bin."""
 
-    def look(self, clock: int) -> None:
+    def look(self) -> None:
         """Count what has left a bin since the last look."""
 
     def take(self) -> bytes:
         """What was counted since the last call: blocks that were used again, blocks that left a bin unused, and how many
         segments both were; 64 bits each, [3, classes, bins]."""
+
+class Ghosts:
+    """Blocks that were evicted, by segment: the hashes, 8 bytes each, of those that followed its resident ones.
+
+    Raises:
+        ValueError: a segment is among other ghosts, or has not as many blocks.
+    """
+
+    def __new__(cls) -> Ghosts: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ghosts:
+        """With copies of the segments."""
+
+    @property
+    def blocks(self) -> int:
+        """Evicted blocks of all segments."""
+
+    def find(self, keys: Sequence[Key]) -> tuple[Any, int] | None:
+        """The segment whose evicted blocks begin with the first key, and how many follow each other as the keys do. Of
+        several it is the one that came to begin with it last."""
+
+    def evict(self, segment: AgedRun, keys: Sequence[Key]) -> None:
+        """Blocks that come before those that a segment has lost already have left as well; it is the youngest ghost now."""
+
+    def extend(self, segment: AgedRun, keys: Sequence[Key]) -> None:
+        """Blocks come behind those that a segment has lost. If it had lost none, it is the youngest ghost."""
+
+    def drop(self, segment: AgedRun, n: int) -> None:
+        """Forget the first n evicted blocks of a segment, or all if there are fewer."""
+
+    def part(self, segment: AgedRun, n: int, head: AgedRun) -> None:
+        """The first n evicted blocks of a segment become those of another, which has none: the youngest ghost."""
+
+    def oldest(self) -> Any:
+        """The segment that was evicted from longest ago, None if there is none."""
+
+    def segments(self) -> list[Any]:
+        """All that have evicted blocks, the oldest ghost first."""

@@ -1,19 +1,22 @@
-"""Leaves by age, and what is seen of uses: the compiled ones against naive ones."""
+"""Leaves by age, what is seen of uses, and ghosts: the compiled ones against naive ones."""
 
 from copy import deepcopy
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from aged_models import NaiveAges, NaiveUses
-from kvloft._table import Ages, Uses
+from aged_models import NaiveAges, NaiveGhosts, NaiveUses
+from kvloft._table import Ages, Ghosts, Uses
 from kvloft.policies.ages import AgedSegment
 
 CLASSES, EDGES, STAGES = 3, (1, 2, 4, 8, 12, 20), (2, 5)
 _SEGMENT = st.integers(0, 11)
 _KIND = st.integers(0, CLASSES - 1)
+_GHOST = st.integers(0, 5)
+_KEYS = st.lists(st.integers(0, 7), max_size=4)
 
 
 class AgedMachine(RuleBasedStateMachine):
@@ -22,7 +25,7 @@ class AgedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ages, self.naive = Ages(CLASSES, EDGES, STAGES), NaiveAges(CLASSES, EDGES, STAGES)
-        self.uses, self.seen = Uses(CLASSES, EDGES), NaiveUses(CLASSES, EDGES)
+        self.uses, self.seen = Uses(self.ages), NaiveUses(self.naive)
         self.segments = [AgedSegment(number, tuple(range(number % 3 + 1)), None) for number in range(12)]
 
     @rule(requests=st.integers(1, 7))
@@ -31,18 +34,20 @@ class AgedMachine(RuleBasedStateMachine):
             self.ages.tick()
             self.naive.clock += 1
 
-    @rule(at=_SEGMENT, kind=_KIND, put=st.booleans(), reused=st.booleans())
-    def use(self, at: int, kind: int, put: bool, reused: bool) -> None:
+    @rule(at=_SEGMENT, kind=_KIND, reused=st.booleans())
+    def use(self, at: int, kind: int, reused: bool) -> None:
         segment = self.segments[at]
-        bin = self.ages.bin(segment)
-        assert bin == self.naive.bin(segment)
-        for uses in (self.uses, self.seen):
-            uses.end(segment, bin)
-            if reused:
-                uses.reuse(segment.kind, bin, segment.size)
-        segment.last, segment.kind = self.ages.clock, kind
-        for uses in (self.seen, self.uses):
-            uses.begin(segment)
+        assert self.ages.bin(segment) == self.naive.bin(segment)
+        self.seen.end(segment, reused)
+        self.uses.end(segment, reused)
+        segment.kind = kind
+        self.uses.begin(segment)
+        self.seen.begin(segment)
+
+    @rule(at=_SEGMENT, kind=_KIND, put=st.booleans())
+    def return_with_an_age(self, at: int, kind: int, put: bool) -> None:
+        segment = self.segments[at]
+        segment.last, segment.kind = self.ages.clock // 2, kind
         if put:
             self.put(at)
 
@@ -76,8 +81,8 @@ class AgedMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self.uses.look(self.ages.clock)
-        self.seen.look(self.ages.clock)
+        self.uses.look()
+        self.seen.look()
 
     @rule()
     def count(self) -> None:
@@ -87,8 +92,9 @@ class AgedMachine(RuleBasedStateMachine):
 
     @rule()
     def go_on_with_copies(self) -> None:
-        copies = self.ages, self.uses, self.naive, self.segments
-        self.ages, self.uses, self.naive, self.segments = deepcopy(copies)
+        copies = self.ages, self.uses, self.seen, self.segments
+        self.ages, self.uses, self.seen, self.segments = deepcopy(copies)
+        self.naive = self.seen.ages
         self.naive.placed = {segment.number: self.naive.placed[segment.number] for segment in self.naive.leaves()}
         for segment in copies[3]:
             segment.keys = ()
@@ -100,5 +106,63 @@ class AgedMachine(RuleBasedStateMachine):
         assert all(segment is self.segments[segment.number] for segment in self.ages.leaves())
 
 
+class GhostMachine(RuleBasedStateMachine):
+    """Blocks that several segments may lose, so that hashes are claimed by the one that came last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ghosts, self.naive = Ghosts(), NaiveGhosts()
+        self.segments = [AgedSegment(number, (), None) for number in range(6)]
+
+    @rule(at=_GHOST, keys=_KEYS)
+    def evict(self, at: int, keys: list[int]) -> None:
+        self.ghosts.evict(self.segments[at], tuple(keys))
+        self.naive.evict(at, keys)
+
+    @rule(at=_GHOST, keys=_KEYS)
+    def extend(self, at: int, keys: list[int]) -> None:
+        self.ghosts.extend(self.segments[at], keys)
+        self.naive.extend(at, keys)
+
+    @rule(at=_GHOST, n=st.integers(0, 5))
+    def drop(self, at: int, n: int) -> None:
+        self.ghosts.drop(self.segments[at], n)
+        self.naive.drop(at, n)
+
+    @rule(at=_GHOST, n=st.integers(1, 5), head=_GHOST)
+    def part(self, at: int, n: int, head: int) -> None:
+        segment, other = self.segments[at], self.segments[head]
+        if n > segment.evicted or other.evicted:
+            with pytest.raises(ValueError, match="evicted blocks, to a segment with"):
+                self.ghosts.part(segment, n, other)
+        else:
+            self.ghosts.part(segment, n, other)
+            self.naive.part(at, n, head)
+
+    @rule(keys=_KEYS.filter(len))
+    def find(self, keys: list[int]) -> None:
+        found = self.ghosts.find(keys)
+        assert (found and (found[0].number, found[1])) == self.naive.find(keys)
+
+    @rule()
+    def go_on_with_copies(self) -> None:
+        copies = deepcopy((self.ghosts, self.segments))
+        for segment in self.segments:
+            self.ghosts.drop(segment, segment.evicted + 1)
+        assert self.ghosts.oldest() is None and self.ghosts.blocks == 0
+        self.ghosts, self.segments = copies
+
+    @invariant()
+    def they_are_lists(self) -> None:
+        assert [segment.number for segment in self.ghosts.segments()] == list(self.naive.hashes)
+        assert self.ghosts.blocks == sum(map(len, self.naive.hashes.values()))
+        assert [segment.size for segment in self.segments] == [len(self.naive.hashes.get(number, ())) for number in range(6)]
+        assert all(segment is self.segments[segment.number] for segment in self.ghosts.segments())
+        for key in range(8):
+            found = self.ghosts.find([key])
+            assert (found and (found[0].number, found[1])) == self.naive.find([key])
+
+
 TestAged = AgedMachine.TestCase
-TestAged.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestGhosts = GhostMachine.TestCase
+TestAged.settings = TestGhosts.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

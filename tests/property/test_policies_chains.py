@@ -88,8 +88,10 @@ def test_the_trees_of_hdi_are_consistent(paths: list[tuple[list[int], int, bool]
         for segment in segments.values():
             children = [child for child in segments.values() if child.parent is segment and child.keys]
             assert segment.live == len(children)
-        assert sum(len(segment.ghost) for segment in segments.values()) == policy._ghost_blocks <= Small.GHOSTS * 10
-        assert {n for n, segment in segments.items() if segment.ghost} == set(policy._ghosts)
+        assert sum(segment.evicted for segment in segments.values()) == policy._ghosts.blocks <= Small.GHOSTS * 10
+        assert {n for n, segment in segments.items() if segment.evicted} == {
+            segment.number for segment in policy._ghosts.segments()
+        }
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))

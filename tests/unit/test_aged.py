@@ -1,4 +1,4 @@
-"""The compiled leaves and uses: what is out of range is refused, what is many stays small, and nothing leaks."""
+"""The compiled leaves, uses and ghosts: what is out of range is refused, what is many stays small, and nothing leaks."""
 
 import gc
 import sys
@@ -8,13 +8,16 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from aged_models import NaiveUses
-from kvloft._table import Ages, Run, Uses
+from aged_models import NaiveAges, NaiveUses
+from kvloft._table import Ages, Ghosts, Homes, Run, Uses, untracked
 from kvloft.policies.ages import STAGES, AgedSegment
 from kvloft.policies.chains import Segment
 from kvloft.policies.hazard import BINS, EDGES
 
 testcapi = pytest.importorskip("_testcapi", reason="this Python cannot be made to run out of memory")
+
+
+OTHERS = Ghosts()
 
 
 def segment(number: int = 0, *, last: int = 0, kind: int = 0, blocks: int = 1) -> AgedSegment:
@@ -30,33 +33,36 @@ def ages(classes: int = 2) -> Ages:
 def test_whoever_leaves_a_bin_is_counted_once() -> None:
     """However seldom one looks: by looking, by a new use, or by a mixture of both."""
     for pace in (1, 7, 1000):
-        uses, naive = Uses(2, EDGES), NaiveUses(2, EDGES)
+        naive = NaiveUses(NaiveAges(2, EDGES, STAGES))
+        uses = Uses(clock := ages())
         segments = [segment(number, kind=number % 2) for number in range(60)]
-        for clock in range(1, 3000):
-            used = segments[(clock * clock) % 60]
-            bin = int(np.searchsorted(EDGES, clock - used.last, "right"))
+        for request in range(1, 3000):
+            clock.tick()
+            naive.ages.clock = request
+            used = segments[(request * request) % 60]
             for one in (uses, naive):
-                one.end(used, bin)
-            used.last = clock
-            naive.begin(used)
-            uses.begin(used)
-            if clock % pace == 0:
-                uses.look(clock)
-        uses.look(clock)
-        naive.look(clock)
+                one.end(used, False)
+            for one in (uses, naive):
+                one.begin(used)
+            if request % pace == 0:
+                uses.look()
+        uses.look()
+        naive.look()
         assert (np.frombuffer(uses.take(), np.int64).reshape(3, 2, BINS) == naive.take()).all()
 
 
 def test_uses_older_than_any_bin_are_forgotten() -> None:
-    uses = Uses(1, EDGES)
-    for clock in range(0, 4 * EDGES[-1], 8):
-        uses.begin(used := segment(clock, last=clock))
-        if clock % 1024 == 0:
-            uses.look(clock)
+    uses = Uses(clock := ages())
+    for number in range(EDGES[-1] // 2):
+        for _ in range(8):
+            clock.tick()
+        uses.begin(used := segment(number))
+        if number % 128 == 0:
+            uses.look()
     assert len(uses) < 3 * EDGES[-1] / 8
-    assert used.use == clock // 8
-    uses.end(used, 0)
-    uses.end(segment(), BINS)
+    assert used.use == number
+    uses.end(used, True)
+    uses.end(segment(), False)
     assert used.use == -1
 
 
@@ -111,10 +117,13 @@ def test_copies_have_segments_of_their_own() -> None:
     above = segment(1)
     above.live = 1
     one = AgedSegment(2, ("a",), above)
-    one.kind, one.ghost[:], one.owner = 1, one.ghost, ("request",)
+    one.kind, one.owner = 1, ("request",)
     one.origin = (above, 1, 0, 3)
     leaves.put(one)
-    copied, twin = deepcopy((leaves, one))
+    ghosts = Ghosts()
+    ghosts.evict(one, ("x", "y"))
+    copied, copied_ghosts, twin = deepcopy((leaves, ghosts, one))
+    assert copied_ghosts.find(["x", "y"]) == (twin, 2) and ghosts.find("x") == (one, 1)
     assert copied.leaves() == [twin] and twin is not one and twin.parent is not above
     assert twin.origin and twin.origin[0] is twin.parent
     assert all(getattr(twin, name) == getattr(one, name) for name in AgedSegment.FIELDS if name not in ("parent", "origin"))
@@ -140,17 +149,30 @@ def test_copies_have_segments_of_their_own() -> None:
         lambda: ages().put(segment(kind=-1)),
         lambda: ages().put(segment(last=1)),
         lambda: ages().put(segment(last=-1)),
-        lambda: Uses(0, EDGES),
-        lambda: Uses(1, (2, 1)),
-        lambda: Uses(1, EDGES).begin(segment(kind=1)),
-        lambda: Uses(1, EDGES).reuse(1, 0, 1),
-        lambda: Uses(1, EDGES).reuse(0, -1, 1),
-        lambda: Uses(1, EDGES).reuse(0, BINS, 1),
+        lambda: Uses(ages(1)).begin(segment(kind=1)),
+        lambda: Uses(ages(1)).end(segment(kind=1), False),
+        lambda: Uses(ages(1)).reuse(1, 0, 1),
+        lambda: Uses(ages(1)).reuse(0, -1, 1),
+        lambda: Uses(ages(1)).reuse(0, BINS, 1),
+        lambda: Ghosts().drop(segment(), -1),
+        lambda: Ghosts().part(segment(), 1, segment()),
+        lambda: Ghosts().evict(lost(), "a"),
+        lambda: Ghosts().drop(lost(), 1),
+        lambda: Homes().cut(segment(), 2),
+        lambda: Homes().cut(segment(), -1),
+        lambda: Homes().along((), 0, {}),
+        lambda: Homes().along(("a",), -1, {}),
     ],
 )
 def test_what_is_out_of_range_is_refused(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError):
         call()
+
+
+def lost() -> AgedSegment:
+    """A segment that has lost blocks to other ghosts."""
+    OTHERS.evict(made := segment(), ("lost",))
+    return made
 
 
 def broken(name: str, value: object = None) -> AgedSegment:
@@ -177,14 +199,24 @@ def broken(name: str, value: object = None) -> AgedSegment:
         lambda: ages().put(broken("keys", [1])),
         lambda: ages().rank("abc"),  # type: ignore[arg-type]
         lambda: broken("keys").size,
-        lambda: broken("ghost").size,
-        lambda: broken("ghost", 7).size,
-        lambda: Uses(1, EDGES).begin(broken("ghost", 7)),
-        lambda: Uses(1, EDGES).begin(7),  # type: ignore[arg-type]
-        lambda: Uses(1, EDGES).change(None),  # type: ignore[arg-type]
-        lambda: Uses(1, EDGES).end(None, 0),  # type: ignore[arg-type]
-        lambda: Uses(1, EDGES).end(segment(), "a"),  # type: ignore[arg-type]
-        lambda: Uses(1, EDGES).look("a"),  # type: ignore[arg-type]
+        lambda: Uses(7),  # type: ignore[arg-type]
+        lambda: Uses(ages()).begin(broken("keys")),
+        lambda: Uses(ages()).begin(7),  # type: ignore[arg-type]
+        lambda: Uses(ages()).change(None),  # type: ignore[arg-type]
+        lambda: Uses(ages()).end(None, False),  # type: ignore[arg-type]
+        lambda: Uses(ages()).end(segment()),  # type: ignore[call-arg]
+        lambda: Uses(ages()).reuse("a", 0, 1),  # type: ignore[arg-type]
+        lambda: Ghosts(1),  # type: ignore[call-arg]
+        lambda: Ghosts().evict(7, ()),  # type: ignore[arg-type]
+        lambda: Ghosts().evict(segment(), [[]]),  # type: ignore[list-item]
+        lambda: Ghosts().extend(segment(), 7),  # type: ignore[arg-type]
+        lambda: Ghosts().find(7),  # type: ignore[arg-type]
+        lambda: Ghosts().find([[]]),  # type: ignore[list-item]
+        lambda: Ghosts().part(segment(), 1, None),  # type: ignore[arg-type]
+        lambda: Homes().cut(7, 1),  # type: ignore[arg-type]
+        lambda: Homes().cut(segment()),  # type: ignore[call-arg]
+        lambda: Homes().cut(broken("keys"), 0),
+        lambda: Homes().along([], 0, {}),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_of_another_kind_is_refused(call: Callable[[], object]) -> None:
@@ -203,7 +235,8 @@ def test_a_segment_is_a_leaf_in_one_place_only() -> None:
 
 
 def test_parts_that_are_taken_away_while_it_is_a_leaf_make_it_none() -> None:
-    leaves, uses = ages(), Uses(2, EDGES)
+    leaves = ages()
+    uses = Uses(leaves)
     for name, value in (("keys", None), ("keys", 7), ("live", 1), ("kind", 1), ("kind", -9), ("last", 2**62)):
         used = segment()
         uses.begin(used)
@@ -215,12 +248,11 @@ def test_parts_that_are_taken_away_while_it_is_a_leaf_make_it_none() -> None:
         assert leaves.take() is None
         used.use = 2**62
         uses.change(used)
-        uses.end(used, 9)
 
 
 def test_running_out_of_memory_changes_nothing() -> None:
-    for calls in range(40):
-        leaves, uses = ages(), Uses(2, EDGES)
+    for calls in range(150):
+        uses, empty = Uses(leaves := ages()), Uses(ages())
         segments = [segment(number) for number in range(17)]
         for one in segments[:16]:
             leaves.put(one)
@@ -231,8 +263,9 @@ def test_running_out_of_memory_changes_nothing() -> None:
             leaves.put(segments[16])
             uses.begin(segments[0])
             Ages(2, EDGES, STAGES)
-            Uses(2, EDGES)
-            deepcopy(uses)
+            Uses(leaves)
+            deepcopy(empty)
+            Ghosts().evict(segments[16], ("a", "b"))
             failed = False
         except MemoryError:
             failed = True
@@ -240,6 +273,72 @@ def test_running_out_of_memory_changes_nothing() -> None:
             testcapi.remove_mem_hooks()
         leaves.put(segments[16])
         uses.begin(segments[0])
+        assert segments[16].evicted == 0
         assert len(leaves.leaves()) == 17
         assert [leaves.take().number for _ in range(17)] == [*range(17)]
     assert not failed
+
+
+def test_ghosts_that_are_gone_leave_nothing() -> None:
+    ghosts, one = Ghosts(), segment()
+    ghosts.evict(one, range(1000))
+    assert (one.evicted, one.size, ghosts.blocks) == (1000, 1001, 1000)
+    del ghosts
+    assert (one.evicted, one.size) == (0, 1)
+    Ghosts().evict(one, "ab")
+
+
+class Wild:
+    """A key that runs code when it is hashed."""
+
+    def __init__(self, on_hash: Callable[[], object]) -> None:
+        self.on_hash = on_hash
+
+    def __hash__(self) -> int:
+        self.on_hash()
+        return 5
+
+
+def test_keys_that_change_the_ghosts_that_look_for_them() -> None:
+    ghosts, one = Ghosts(), segment()
+    ghosts.evict(one, [1, 5, 5])
+    assert ghosts.find([1, Wild(lambda: ghosts.drop(one, 3)), 5]) == (one, 1)
+    ghosts.evict(one, [1, Wild(lambda: ghosts.evict(one, [7]))])
+    assert ghosts.find([1, 5, 7]) == (one, 3)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    for call in (ghosts.find, lambda keys: ghosts.evict(one, keys), lambda keys: ghosts.extend(one, keys)):
+        with pytest.raises(ZeroDivisionError):
+            call([1, Wild(fail)])
+    assert (ghosts.blocks, one.evicted) == (3, 3)
+
+
+def test_along_a_chain_of_segments() -> None:
+    homes = Homes()
+    segments = {7: Segment(7, (b"a", "b", 3), None), 8: Segment(8, (4,), None)}
+    for number, one in segments.items():
+        homes.put(one.keys, number)
+    along = homes.along
+    assert along((b"a", "b", 3, 4), 0, segments) == (segments[7], 3, 3)
+    assert along((b"a", "b", 3, 4), 3, segments) == (segments[8], 1, 4)
+    assert along(("b", 4), 0, segments) == (segments[7], 2, 1), "not from its beginning"
+    assert along((b"a", b"c"), 0, segments) == (segments[7], 1, 1), "not to its end"
+    for key, known in (("x", segments), (4, {})):
+        with pytest.raises(KeyError):
+            along((key,), 0, known)
+    segments[8].keys = (5,)
+    with pytest.raises(KeyError):
+        along((4,), 0, segments)
+
+
+def test_a_segment_loses_its_tail() -> None:
+    homes, one = Homes(), AgedSegment(0, untracked(range(5)), None)
+    homes.put(one.keys, 0)
+    assert homes.cut(one, 0) == () and homes.cut(one, 2) == (3, 4)
+    assert one.keys == (0, 1, 2) and [*homes] == [0, 1, 2] and not gc.is_tracked(one.keys)
+    homes.remove([2])
+    with pytest.raises(KeyError):
+        homes.cut(one, 1)
+    assert one.keys == (0, 1, 2)

@@ -13,7 +13,7 @@ class AgedSegment(AgedRun, Segment):
     """A segment and what is known of its use."""
 
     __slots__ = ()
-    FIELDS = (*Segment.FIELDS, "kind", "last", "use", "ghost", "reads", "turn", "ends", "committed", "origin")
+    FIELDS = (*Segment.FIELDS, "kind", "last", "use", "reads", "turn", "ends", "committed", "origin")
     FIELDS += ("branches", "branches_reused")
 
     def inherit(self, whole: Self) -> None:

@@ -93,14 +93,6 @@ class ChainTree(Generic[AnySegment]):
         segment.parent = head
         return head
 
-    def cut(self, segment: AnySegment, n: int) -> tuple[Key, ...]:
-        """Take the last n blocks off; what they are. A segment that has none left must be removed."""
-        at = len(segment.keys) - n
-        tail = segment.keys[at:]
-        segment.keys = untracked(segment.keys[:at])
-        self.home.remove(tail)
-        return tail
-
     def drop(self, keys: Sequence[Key]) -> list[tuple[AnySegment, int]]:
         """Take blocks out wherever they are; the segments that have lost some, and how many."""
         lost: dict[int, set[Key]] = {}
@@ -126,22 +118,17 @@ class ChainTree(Generic[AnySegment]):
         chain = tuple(chain)
         at = 0
         while at < len(chain):
-            segment = self.segments[self.home[chain[at]]]
-            first = 0 if segment.keys[0] == chain[at] else segment.keys.index(chain[at])
-            count = len(segment.keys) - first
-            if chain[at : at + count] != segment.keys[first:]:
-                count = common(chain[at : at + count], segment.keys[first:])
-            at += count
-            yield segment, first + count
+            segment, end, at = self.home.along(chain, at, self.segments)
+            yield segment, end
 
 
-def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[list[Key], Key | None]]:
+def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[Sequence[Key], Key | None]]:
     """Some blocks of an offer as runs that follow each other, each with the block before it."""
     if not keys:
         return
     at = len(offer.offered) - len(keys)
     if offer.offered[at:] == keys:
-        yield list(keys), offer.offered[at - 1] if at else offer.parent
+        yield keys, offer.offered[at - 1] if at else offer.parent
         return
     new = {*keys}
     run: list[Key] = []
@@ -157,16 +144,6 @@ def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[list[Key], Key | N
         parent = key
     if run:
         yield run, before
-
-
-def common(one: Sequence[Key], other: Sequence[Key]) -> int:
-    """Length of the common beginning of two different sequences."""
-    length = 0
-    for mine, yours in zip(one, other, strict=False):
-        if mine != yours:
-            break
-        length += 1
-    return length
 
 
 def stand_in(

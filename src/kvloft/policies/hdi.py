@@ -11,18 +11,17 @@ to the best moment of giving up, and classes come from the structure of chains.
 It keeps an eye on what LRU would have hit, and falls back to LRU's order for a while when that was better.
 """
 
-from array import array
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence, Set
 from itertools import islice
 
 import numpy as np
 
-from kvloft._table import Ages, Uses
+from kvloft._table import Ages, Ghosts, Uses
 from kvloft.policies.ages import STAGES, AgedSegment
 from kvloft.policies.base import Offer, Policy
-from kvloft.policies.chains import ChainTree, common, runs
+from kvloft.policies.chains import ChainTree, runs
 from kvloft.policies.hazard import EDGES, LRU_INDEX, Hazards
 from kvloft.policies.shadow import Rival
 from kvloft.request import Key, Request
@@ -70,12 +69,9 @@ class HDI(Policy):
         self._hazards = self.HAZARDS(_CLASSES)
         self._ages = Ages(_CLASSES, EDGES, STAGES)
         """The ends of resident chains, which may leave next."""
-        self._uses = Uses(_CLASSES, EDGES)
-        self._ghosts: OrderedDict[int, None] = OrderedDict()
-        """Segments with evicted blocks, in the order of the latest eviction."""
-        self._ghost_at: dict[int, int] = {}
-        """By the hash of the first evicted block: the segment."""
-        self._ghost_blocks = 0
+        self._uses = Uses(self._ages)
+        self._ghosts = Ghosts()
+        """Evicted blocks that followed the resident ones of their segments."""
         self._price = 0.0
         """Running mean of the index of what was evicted."""
         self._declined = 0
@@ -106,7 +102,7 @@ class HDI(Policy):
     def admit(self, offer: Offer) -> None:
         for run, before in runs(offer.keys, offer):
             known = self._tree.of(before) if before is not None else None
-            if known and self._extends(known, before, offer.request) and hash(run[0]) not in self._ghost_at:
+            if known and known.owner and self._extends(known, before, offer.request) and not self._ghosts.find(run):
                 self._tree.extend(known, run)
                 continue
             parent = self._end_at(known, before)
@@ -117,16 +113,16 @@ class HDI(Policy):
             self._trim()
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
-        counts: defaultdict[int, int] = defaultdict(int)
+        counts: dict[int, int] = {}
         for number, count in self._tree.home.runs(keys):
-            counts[number] += count
+            counts[number] = counts.get(number, 0) + count
         for number, count in counts.items():
             segment = self._tree.segments[number]
             if segment.origin:
                 ghost, matched, kind, bin = segment.origin
                 segment.origin = None
                 self._uses.reuse(kind, bin, count)
-                if ghost.ghost:
+                if ghost.evicted:
                     self._reused(ghost)
                     self._drop_ghost(ghost, matched)
             elif not segment.committed and segment.parent:
@@ -140,7 +136,7 @@ class HDI(Policy):
         self._ages.tick()
         clock = self._ages.clock
         if clock % self.LOOK == 0:
-            self._uses.look(clock)
+            self._uses.look()
         path = self._path(chain)
         path[-1].ends = True
         if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
@@ -149,8 +145,9 @@ class HDI(Policy):
         while above and above.keys:
             path.insert(0, above)
             above = above.parent
-        for segment in path[:-1]:
-            self._tips.pop(segment.number, None)
+        if self._tips:
+            for segment in path[:-1]:
+                self._tips.pop(segment.number, None)
         self._use(path, stored)
         changed = self._rival.judge(clock)
         if clock % self.PERIOD == 0:
@@ -163,16 +160,16 @@ class HDI(Policy):
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims = self._evict_tips(n, keep) if self._partial > self.PARTIAL else []
         left: list[AgedSegment] = []
-        while len(victims) < n and (segment := self._ages.take()):
-            wanted = segment.keys[len(victims) - n :]
-            if free := _behind(wanted, keep):
-                index = self._index[segment.kind][self._ages.bin(segment)]
+        ages = self._ages
+        while len(victims) < n and (segment := ages.take()):
+            if free := _behind(segment.keys[len(victims) - n :], keep):
+                index = self._index[segment.kind][ages.bin(segment)]
                 self._price += (index - self._price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
             if segment.keys:
                 left.append(segment)
         for segment in left:
-            self._ages.put(segment)
+            ages.put(segment)
         self.evictions["leaf"] += len(victims)
         if len(victims) < n:
             inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
@@ -186,20 +183,20 @@ class HDI(Policy):
         for segment, _ in self._tree.drop(keys):
             if not segment.keys:
                 self._emptied(segment)
-                if not segment.ghost:
+                if not segment.evicted:
                     self._remove(segment)
 
     def clear(self) -> None:
         self._begin()
 
     def sizes(self) -> dict[str, int]:
-        return {"hdi": len(self._tree.home), "ghost": self._ghost_blocks}
+        return {"hdi": len(self._tree.home), "ghost": self._ghosts.blocks}
 
     # Storing.
 
     def _extends(self, segment: AgedSegment, before: Key | None, request: Request) -> bool:
         """Whether what follows `before` is more of a tail that the request is still storing."""
-        return segment.grows(request) and segment.keys[-1] == before and not segment.ghost and not segment.origin
+        return segment.grows(request) and segment.keys[-1] == before and not segment.evicted and not segment.origin
 
     def _end_at(self, segment: AgedSegment | None, key: Key | None) -> AgedSegment:
         """The segment that ends with this block, cut if it does not."""
@@ -210,7 +207,7 @@ class HDI(Policy):
             self._partial += 0.05 * (segment.size - at - self._partial)
         if at < len(segment.keys):
             return self._split(segment, at)
-        return self._part_ghost(segment) if segment.ghost else segment
+        return self._part_ghost(segment) if segment.evicted else segment
 
     def _attach(self, part: Sequence[Key], parent: AgedSegment, ghost: AgedSegment | None, request: Request) -> AgedSegment:
         """A new segment: a tail, or blocks that were evicted and come back. Their ghost stays until they have arrived."""
@@ -222,11 +219,10 @@ class HDI(Policy):
             self._rival.shadow.split(ghost.number, len(ghost.keys), tail=segment.number)
             segment.origin = (ghost, len(part), ghost.kind, self._ages.bin(ghost))
             segment.reads, segment.turn = ghost.reads + 1, ghost.turn
-            segment.ends = ghost.ends and len(part) >= len(ghost.ghost) - 1
+            segment.ends = ghost.ends and len(part) >= ghost.evicted - 1
             segment.kind = _shared(segment.reads)
         else:
-            segment.kind = _tail(parent)
-            segment.turn = parent.turn + 1 if _continues(parent) else 0
+            segment.kind, segment.turn = _tail(parent)
         self._ages.put(segment)
         return segment
 
@@ -234,7 +230,7 @@ class HDI(Policy):
         """The classes that the parts of a run would have, and how many blocks each part has."""
         parent = self._tree.of(before) if before is not None else None
         for ghost, part in self._parts(run):
-            yield (_shared(ghost.reads + 1) if ghost else _tail(parent or self._tree.root)), len(part)
+            yield (_shared(ghost.reads + 1) if ghost else _tail(parent or self._tree.root)[0]), len(part)
             parent = ghost
 
     def _miss(self, run: Sequence[Key], before: Key | None, request: Request) -> None:
@@ -243,22 +239,21 @@ class HDI(Policy):
         used: list[AgedSegment] = []
         for ghost, part in self._parts(run):
             earlier = self._tree.segments.get(self._missed.get(request.id, -1))
-            if not ghost and earlier and earlier.ghost:
-                self._set_ghost(earlier, earlier.ghost + array("q", map(hash, part)))
+            if not ghost and earlier and earlier.evicted:
+                self._ghosts.extend(earlier, part)
                 self._uses.change(earlier)
                 ghost = earlier
             elif not ghost:
                 ghost = self._tree.add((), parent)
-                ghost.kind, ghost.last = _tail(parent), self._ages.clock
-                ghost.turn = parent.turn + 1 if _continues(parent) else 0
+                ghost.kind, ghost.turn = _tail(parent)
                 ghost.ends = ghost.committed = True
                 parent.branches += 1
-                self._set_ghost(ghost, array("q", map(hash, part)))
+                self._ghosts.extend(ghost, part)
                 self._rival.shadow.use([(ghost.number, len(part))])
                 self._uses.begin(ghost)
                 self._missed[request.id] = ghost.number
             else:
-                if ghost.keys or len(part) < len(ghost.ghost):
+                if ghost.keys or len(part) < ghost.evicted:
                     ghost = self._part_off(ghost, len(part))
                 used.append(ghost)
             parent = ghost
@@ -269,11 +264,9 @@ class HDI(Policy):
         out = self._tree.add((), ghost.parent or self._tree.root)
         out.inherit(ghost)
         out.live = 0
-        hashes = ghost.ghost
         self._rival.shadow.split(ghost.number, len(ghost.keys), tail=out.number)
         self._rival.shadow.split(out.number, n, tail=ghost.number)
-        self._set_ghost(ghost, hashes[n:])
-        self._set_ghost(out, hashes[:n])
+        self._ghosts.part(ghost, n, out)
         self._uses.change(ghost)
         if not ghost.size:
             self._remove(ghost)
@@ -288,7 +281,7 @@ class HDI(Policy):
             if end < len(segment.keys):
                 path.append(self._split(segment, end))
                 self._leave_behind(segment)
-            elif segment.ghost:
+            elif segment.evicted:
                 path.append(self._part_ghost(segment))
             else:
                 path.append(segment)
@@ -296,27 +289,28 @@ class HDI(Policy):
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
-        ages, uses = self._ages, self._uses
-        clock = ages.clock
-        ours = 0
+        uses = self._uses
+        ours = asked = 0
         sizes: list[tuple[int, int]] = []
         for segment in path:
-            size = segment.size
-            bin = ages.bin(segment)
-            uses.end(segment, bin)
             segment.owner = None
-            if not segment.keys or segment.keys[0] not in stored:
-                ours += len(segment.keys)
-                uses.reuse(segment.kind, bin, size)
-                self._reused(segment)
-                segment.reads += 1
-                segment.kind = _shared(segment.reads)
-            segment.last = clock
+            keys = segment.keys
+            size = len(keys) + segment.evicted
+            if keys and keys[0] in stored:
+                uses.end(segment, False)
+            else:
+                uses.end(segment, True)
+                ours += len(keys)
+                reads = segment.reads
+                if not reads and segment.parent:
+                    segment.parent.branches_reused += 1
+                segment.reads = reads + 1
+                segment.kind = _shared(reads + 1)
             uses.begin(segment)
-            ages.put(segment)
+            asked += size
             sizes.append((segment.number, size))
         sizes.reverse()
-        self._rival.count(ours, self._rival.shadow.use(sizes), sum(size for _, size in sizes))
+        self._rival.count(ours, self._rival.shadow.use(sizes), asked)
 
     def _reused(self, segment: AgedSegment) -> None:
         if not segment.reads and segment.parent:
@@ -344,21 +338,17 @@ class HDI(Policy):
     def _parts(self, run: Sequence[Key]) -> Iterator[tuple[AgedSegment | None, Sequence[Key]]]:
         """A run in parts: those evicted earlier, each with its ghost, then what is not known."""
         while run:
-            number = self._ghost_at.get(hash(run[0]))
-            if number is None:
+            found = self._ghosts.find(run)
+            if not found:
                 yield None, run
                 return
-            ghost = self._tree.segments[number]
-            hashes = array("q", map(hash, run[: len(ghost.ghost)]))
-            matched = len(hashes) if hashes == ghost.ghost[: len(hashes)] else common(hashes, ghost.ghost)
+            ghost, matched = found
             yield ghost, run[:matched]
             run = run[matched:]
 
     def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
-        tail = self._tree.cut(segment, n)
-        hashes = array("q", map(hash, tail))
-        self._set_ghost(segment, hashes + segment.ghost if segment.ghost else hashes)
-        self._ghosts.move_to_end(segment.number)
+        tail = self._tree.home.cut(segment, n)
+        self._ghosts.evict(segment, tail)
         if not segment.keys:
             self._emptied(segment)
         return tail
@@ -369,7 +359,13 @@ class HDI(Policy):
         for number in list(islice(self._tips, n)):
             del self._tips[number]
             segment = self._tree.segments.get(number)
-            if segment and not segment.live and not segment.ghost and len(segment.keys) > 1 and segment.keys[-1] not in keep:
+            if (
+                segment
+                and not segment.live
+                and not segment.evicted
+                and len(segment.keys) > 1
+                and segment.keys[-1] not in keep
+            ):
                 victims += self._evict_tail(segment, 1)
         return victims
 
@@ -382,17 +378,6 @@ class HDI(Policy):
             if not parent.live and parent.keys:
                 self._ages.put(parent)
 
-    def _set_ghost(self, segment: AgedSegment, ghost: "array[int]") -> None:
-        if segment.ghost and self._ghost_at.get(segment.ghost[0]) == segment.number:
-            del self._ghost_at[segment.ghost[0]]
-        self._ghost_blocks += len(ghost) - len(segment.ghost)
-        segment.ghost = ghost
-        if ghost:
-            self._ghost_at[ghost[0]] = segment.number
-            self._ghosts[segment.number] = None
-        else:
-            self._ghosts.pop(segment.number, None)
-
     def _part_ghost(self, segment: AgedSegment) -> AgedSegment:
         """Part the resident blocks, which are used, from the evicted ones behind them, which are not."""
         head = self._split(segment, len(segment.keys))
@@ -401,26 +386,25 @@ class HDI(Policy):
 
     def _drop_ghost(self, ghost: AgedSegment, n: int) -> None:
         """Its first n evicted blocks are resident again, elsewhere."""
-        self._set_ghost(ghost, ghost.ghost[n:])
+        self._ghosts.drop(ghost, n)
         self._uses.change(ghost)
         if ghost.keys:
             return
-        if ghost.ghost:
+        if ghost.evicted:
             self._leave_behind(ghost)
         else:
             self._remove(ghost)
 
     def _trim(self) -> None:
-        while self._ghost_blocks > self.GHOSTS * self.capacity:
-            segment = self._tree.segments[next(iter(self._ghosts))]
-            self._set_ghost(segment, array("q"))
+        while self._ghosts.blocks > self.GHOSTS * self.capacity:
+            segment = self._ghosts.oldest()
+            self._ghosts.drop(segment, segment.evicted)
             self._uses.change(segment)
             if not segment.keys:
                 self._remove(segment)
 
     def _remove(self, segment: AgedSegment) -> None:
-        self._uses.end(segment, self._ages.bin(segment))
-        self._ghosts.pop(segment.number, None)
+        self._uses.end(segment, False)
         self._rival.shadow.forget(segment.number)
         self._tree.remove(segment)
 
@@ -432,16 +416,14 @@ class HDI(Policy):
         self._worst = min(self._worth)
 
 
-def _continues(parent: AgedSegment) -> bool:
-    """Whether a tail behind this segment continues a conversation; after the third it is rather a shared prompt."""
-    return parent.ends and parent.branches < 3
-
-
-def _tail(parent: AgedSegment) -> int:
-    """The class of a tail behind this segment."""
-    if _continues(parent):
-        return min(parent.turn, _TURNS - 1)
-    return _FIRST_BRANCH + bisect_right(_BRANCHES, (parent.branches_reused + 0.1) / (parent.branches + 1))
+def _tail(parent: AgedSegment) -> tuple[int, int]:
+    """The class of a tail behind this segment, and its turn. Where a request ended it continues a conversation; after the
+    third it is rather a shared prompt."""
+    branches = parent.branches
+    if parent.ends and branches < 3:
+        turn = parent.turn
+        return min(turn, _TURNS - 1), turn + 1
+    return _FIRST_BRANCH + bisect_right(_BRANCHES, (parent.branches_reused + 0.1) / (branches + 1)), 0
 
 
 def _shared(reads: int) -> int:
