@@ -29,6 +29,12 @@ homes_present(Homes *self, PyObject *given)
     return keys_pick(&self->keys, given, is_present, 0);
 }
 
+static PyObject *
+homes_absent(Homes *self, PyObject *given)
+{
+    return keys_pick(&self->keys, given, is_absent, 0);
+}
+
 /* Keys that follow each other and have the same home are told together. */
 static PyObject *
 homes_runs(Homes *self, PyObject *given)
@@ -201,12 +207,13 @@ homes_along(Homes *self, PyObject *args)
 static PyObject *
 homes_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *known[] = {"room", NULL};
+    static char *known[] = {"room", "touch", NULL};
     Py_ssize_t room = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "|n", known, &room))
+    int touch = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|np", known, &room, &touch))
         return NULL;
     Homes *self = (Homes *)type->tp_alloc(type, 0);
-    if (self && keys_init(&self->keys, room) < 0)
+    if (self && keys_init(&self->keys, room, touch) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -223,6 +230,7 @@ homes_copy(Homes *self, PyObject *Py_UNUSED(memo))
 static PyMethodDef methods[] = {
     {"get", (PyCFunction)homes_get, METH_O, NULL},
     {"present", (PyCFunction)homes_present, METH_O, NULL},
+    {"absent", (PyCFunction)homes_absent, METH_O, NULL},
     {"runs", (PyCFunction)homes_runs, METH_O, NULL},
     {"put", (PyCFunction)homes_put, METH_VARARGS, NULL},
     {"remove", (PyCFunction)homes_remove, METH_O, NULL},

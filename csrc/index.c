@@ -405,7 +405,7 @@ index_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (!self)
         return NULL;
     self->guess = NONE;
-    if (keys_init(&self->keys, capacity) < 0)
+    if (keys_init(&self->keys, capacity, true) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }

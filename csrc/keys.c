@@ -6,21 +6,47 @@
 #define GROUP 32 /* keys whose memory is asked for together */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Zeroed memory. What is large lies in huge pages, for a random access to small ones waits for their addresses as well, and is
- * touched now: a first touch may take the kernel milliseconds. */
-static void *
-allocate(size_t count, size_t size)
+static size_t
+in_pages(size_t bytes)
 {
-    void *memory = NULL;
-    if (count * size < HUGE_PAGE)
-        memory = calloc(count + 1, size);
-    else if (posix_memalign(&memory, HUGE_PAGE, count * size) == 0) {
-        (void)madvise(memory, count * size, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
-        memset(memory, 0, count * size);
+    return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+/* Zeroed memory. What is large lies in huge pages, for a random access to small ones waits for their addresses as well; `touch`
+ * it now if it will be needed at once, for a first touch may take the kernel milliseconds. */
+static void *
+allocate(size_t count, size_t size, bool touch)
+{
+    size_t bytes = count * size, pages = in_pages(bytes);
+    if (bytes < HUGE_PAGE) {
+        void *memory = calloc(count + 1, size);
+        if (!memory)
+            PyErr_NoMemory();
+        return memory;
     }
-    if (!memory)
+    char *mapped = mmap(NULL, pages + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
         PyErr_NoMemory();
+        return NULL;
+    }
+    size_t before = (HUGE_PAGE - (uintptr_t)mapped % HUGE_PAGE) % HUGE_PAGE;
+    char *memory = mapped + before;
+    if (before)
+        munmap(mapped, before);
+    munmap(memory + pages, HUGE_PAGE - before);
+    (void)madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
+    if (touch)
+        memset(memory, 0, bytes);
     return memory;
+}
+
+static void
+release(void *memory, size_t count, size_t size)
+{
+    if (count * size < HUGE_PAGE)
+        free(memory);
+    else if (memory)
+        munmap(memory, in_pages(count * size));
 }
 
 /* Slots. */
@@ -61,13 +87,13 @@ empty_slot(Keys *keys, uint32_t at)
 }
 
 static int
-grow_slots(Keys *keys, uint64_t places)
+grow_slots(Keys *keys, uint64_t places, bool touch)
 {
     if (places > UINT32_MAX) {
         PyErr_NoMemory();
         return -1;
     }
-    Slot *slots = allocate(places, sizeof(Slot)), *old = keys->slots;
+    Slot *slots = allocate(places, sizeof(Slot), touch), *old = keys->slots;
     if (!slots)
         return -1;
     uint32_t before = keys->places;
@@ -76,19 +102,19 @@ grow_slots(Keys *keys, uint64_t places)
     for (uint32_t at = 0; at < before; at++)
         if (old[at].taken)
             put_slot(keys, old[at]);
-    free(old);
+    release(old, before, sizeof(Slot));
     return 0;
 }
 
 static int
-grow_entries(Keys *keys, size_t room)
+grow_entries(Keys *keys, size_t room, bool touch)
 {
-    Entry *entries = allocate(room, sizeof(Entry));
+    Entry *entries = allocate(room, sizeof(Entry), touch);
     if (!entries)
         return -1;
     if (keys->fresh)
         memcpy(entries, keys->entries, keys->fresh * sizeof(Entry));
-    free(keys->entries);
+    release(keys->entries, keys->room, sizeof(Entry));
     keys->entries = entries;
     keys->room = (uint32_t)room;
     return 0;
@@ -127,7 +153,7 @@ keys_may_change(const Keys *keys)
 /* Setting up. */
 
 int
-keys_init(Keys *keys, Py_ssize_t room)
+keys_init(Keys *keys, Py_ssize_t room, bool touch)
 {
     if (room < 0 || room > MOST) {
         PyErr_Format(PyExc_ValueError, "room: %zd is no number of keys from 0 to %zd", room, MOST);
@@ -135,7 +161,8 @@ keys_init(Keys *keys, Py_ssize_t room)
     }
     *keys = (Keys){.returned = NONE};
     /* Two thirds full, a search looks at two or three neighbours. */
-    return grow_slots(keys, (uint64_t)room * 3 / 2 + 8) < 0 || grow_entries(keys, (size_t)room) < 0 ? -1 : 0;
+    bool made = grow_slots(keys, (uint64_t)room * 3 / 2 + 8, touch) == 0 && grow_entries(keys, (size_t)room, touch) == 0;
+    return made ? 0 : -1;
 }
 
 int
@@ -144,10 +171,10 @@ keys_copy(Keys *keys, const Keys *from)
     if (keys_may_change(from) < 0)
         return -1;
     *keys = *from;
-    keys->slots = allocate(from->places, sizeof(Slot));
-    keys->entries = keys->slots ? allocate(from->room, sizeof(Entry)) : NULL;
+    keys->slots = allocate(from->places, sizeof(Slot), true);
+    keys->entries = keys->slots ? allocate(from->room, sizeof(Entry), true) : NULL;
     if (!keys->entries) {
-        free(keys->slots);
+        release(keys->slots, from->places, sizeof(Slot));
         *keys = (Keys){.returned = NONE};
         return -1;
     }
@@ -183,8 +210,8 @@ keys_free(Keys *keys)
 {
     if (keys->slots && keys->entries)
         keys_clear(keys, 0);
-    free(keys->slots);
-    free(keys->entries);
+    release(keys->slots, keys->places, sizeof(Slot));
+    release(keys->entries, keys->room, sizeof(Entry));
 }
 
 /* Finding. */
@@ -390,9 +417,9 @@ keys_reserve(Keys *keys, uint64_t more_keys, uint64_t more_numbers)
         PyErr_NoMemory();
         return -1;
     }
-    if (wanted * 8 > (uint64_t)keys->places * 7 && grow_slots(keys, wanted * 2 + 8) < 0)
+    if (wanted * 8 > (uint64_t)keys->places * 7 && grow_slots(keys, wanted * 2 + 8, true) < 0)
         return -1;
-    return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2)) : 0;
+    return numbers > keys->room ? grow_entries(keys, (size_t)(numbers + numbers / 2), true) : 0;
 }
 
 int

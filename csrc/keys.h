@@ -75,7 +75,7 @@ int keys_enter(Keys *keys);
 void keys_leave(Keys *keys);
 
 /* Setting up. What returns int returns 0, or -1 with an exception set. */
-int keys_init(Keys *keys, Py_ssize_t room);
+int keys_init(Keys *keys, Py_ssize_t room, bool touch);
 int keys_copy(Keys *keys, const Keys *from); /* RuntimeError if that is in use */
 void keys_clear(Keys *keys, uint32_t first); /* drops all keys; numbers are handed out from `first` on */
 void keys_free(Keys *keys);

@@ -376,7 +376,7 @@ queues_new(PyTypeObject *type, PyObject *args, PyObject *names)
     Queues *self = (Queues *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    if (keys_init(&self->keys, room + queues) < 0) {
+    if (keys_init(&self->keys, room + queues, true) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -246,12 +246,13 @@ class Homes:
 
     Args:
         room: keys for which memory is set aside. For more it is made in one step, which takes the longer the more there are.
+        touch: whether that memory is taken from the system now; otherwise when it is first used, by the page.
 
     Raises:
         ValueError: the room is negative or above 2^30.
     """
 
-    def __new__(cls, room: int = 0) -> Homes: ...
+    def __new__(cls, room: int = 0, touch: bool = True) -> Homes: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: Key) -> bool: ...
     def __iter__(self) -> Iterator[Key]:
@@ -271,6 +272,9 @@ class Homes:
 
     def present(self, keys: Iterable[Key]) -> list[Key]:
         """Those of the keys that have a number, in the order given, as often as given."""
+
+    def absent(self, keys: Iterable[Key]) -> list[Key]:
+        """The others, likewise."""
 
     def runs(self, keys: Iterable[Key]) -> list[tuple[int, int]]:
         """The numbers of the keys, in their order; each with how many keys in a row have it.

@@ -291,7 +291,7 @@ class IndexMachine(RuleBasedStateMachine):
 class HomesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.homes = Homes(4)
+        self.homes = Homes(4, touch=False)
         self.naive: dict[object, int] = {}
 
     @rule(keys=_BATCH, number=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2))
@@ -310,6 +310,7 @@ class HomesMachine(RuleBasedStateMachine):
     def ask(self, keys: list[object]) -> None:
         known = [one for one in keys if one in self.naive]
         assert self.homes.present(keys) == known
+        assert self.homes.absent(keys) == [one for one in keys if one not in self.naive]
         runs = [(number, len(list(run))) for number, run in groupby(map(self.naive.__getitem__, known))]
         assert self.homes.runs(known) == runs
         if len(known) < len(keys):

@@ -1,14 +1,18 @@
 """Hints: read without failing, executed with any policy."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from cProfile import Profile
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvloft import BlockPool, Request
 from kvloft.errors import ConfigError
 from kvloft.policies import BUILTIN
 from kvloft.policies.hints import read_hints
+from kvloft.policies.told import Conversations
 from kvloft.sim.hints import conversations, parse_session_end, tell_ends
 from kvloft.traces.event import TraceRequest
 
@@ -248,3 +252,19 @@ def test_ends_told_in_the_simulator() -> None:
     for wrong in ("session-end", "session-end=2", "ends=1", "session-end=x"):
         with pytest.raises(ConfigError, match=r"session-end=0\.5"):
             parse_session_end(wrong)
+
+
+@given(
+    runs=st.lists(
+        st.tuples(st.lists(st.integers(0, 30), max_size=8, unique=True), st.sampled_from(["one", "two"])), max_size=40
+    )
+)
+@settings(deadline=None)
+def test_who_has_had_a_block_is_known_for_some_blocks(runs: list[tuple[list[int], str]]) -> None:
+    conversations, naive = Conversations(12), OrderedDict[int, str]()
+    for run, name in runs:
+        shared = max((at for at, key in enumerate(run, 1) if naive.get(key, name) != name), default=0)
+        naive.update(dict.fromkeys(run, name))
+        while len(naive) > 12:
+            naive.popitem(last=False)
+        assert conversations.note(run, name) == shared

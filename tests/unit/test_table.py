@@ -1,6 +1,7 @@
 """The compiled tables where keys misbehave: errors change nothing, and nothing leaks or crashes."""
 
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -195,6 +196,32 @@ def test_keys_that_are_dropped_see_a_table_that_is_whole(kind: str) -> None:
     assert seen == [(True, False, 3)]
     table.clear()
     assert seen[1:] == [(False, False, 0)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may map")
+def test_where_memory_runs_out_nothing_has_changed() -> None:
+    program = """
+import resource
+from kvloft._table import Homes, Index, Queues
+queues, homes = Queues(0, 2), Homes()
+keys = [b"%036d" % number for number in range(300_000)]
+queues.add(keys[:100_000])
+homes.put(keys[:100_000], 1)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), resource.RLIM_INFINITY))
+for call in (lambda: Index(1 << 24), lambda: Homes(1 << 24, touch=False), queues.__copy__, homes.__copy__,
+             lambda: queues.add(keys), lambda: homes.put(keys, 2)):
+    try:
+        call()
+    except MemoryError:
+        continue
+    raise SystemExit("there was memory")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert queues.keys() == keys[:100_000] and homes.runs(keys[:100_000]) == [(1, 100_000)] and len(homes) == 100_000
+queues.add(keys), homes.put(keys, 2)
+assert queues.keys() == keys and homes.runs(keys) == [(2, 300_000)]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_nothing_leaks() -> None:

@@ -121,9 +121,9 @@ class ARC(Policy):
         self._running.finish(request.id)
         used = chain[::-1]
         if len(stored) < len(used):
-            again = self._lists.present(used, T1)
-            self._lists.move(filterfalse(stored.__contains__, again) if stored else again, T2)
-        self._lists.touch(used)
+            self._lists.move(filterfalse(stored.__contains__, used) if stored else used, T2)
+        if stored:
+            self._lists.touch(used)
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         moves = self._moves(offer)

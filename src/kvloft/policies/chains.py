@@ -49,12 +49,13 @@ class ChainTree(Generic[AnySegment]):
     Args:
         segment: the class of segments.
         room: resident blocks for which memory is set aside.
+        touch: whether that memory is taken from the system now, or when it is first used.
     """
 
-    def __init__(self, segment: type[AnySegment], room: int = 0) -> None:
+    def __init__(self, segment: type[AnySegment], room: int = 0, touch: bool = True) -> None:
         self._segment = segment
         self.segments: dict[int, AnySegment] = {}
-        self.home = Homes(room)
+        self.home = Homes(room, touch)
         """The number of each resident block's segment."""
         self.root = segment(-1, (), None)
         """Stands for what is before the head of every chain."""

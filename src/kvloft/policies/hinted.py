@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from kvloft.policies.base import Offer, Policy, Wrapper
 from kvloft.policies.chains import ChainTree, runs
-from kvloft.policies.told import Deadlines, ToldSegment
+from kvloft.policies.told import Conversations, Deadlines, ToldSegment
 from kvloft.request import Key, Request
 
 
@@ -50,7 +50,7 @@ class Hinted(Wrapper):
 
     def _begin(self) -> None:
         self._active = bool(self._quotas)
-        self._tree: ChainTree[ToldSegment] = ChainTree(ToldSegment)
+        self._tree: ChainTree[ToldSegment] = ChainTree(ToldSegment, self.capacity, touch=False)
         self._evicted = 0
         self._first: dict[str, OrderedDict[int, None]] = {"told": OrderedDict(), "low": OrderedDict()}
         """Segments that leave before others, in that order. In these queues and those of tenants are ends of chains only."""
@@ -62,8 +62,7 @@ class Hinted(Wrapper):
         self._holds = Deadlines(self._tree.segments, attrgetter("held_until"))
         self._pins = Deadlines(self._tree.segments, attrgetter("pinned_until"))
         self._sessions: dict[str, OrderedDict[int, None]] = {}
-        self._seen: OrderedDict[int, str] = OrderedDict()
-        """By a block's hash, resident or not: the conversation that stored it last."""
+        self._conversations = Conversations(int(self.MEMORY * self.capacity))
         self._tenants: dict[str, OrderedDict[int, None]] = {tenant: OrderedDict() for tenant in self._quotas}
         self._owned: dict[str, int] = dict.fromkeys(self._quotas, 0)
 
@@ -82,7 +81,7 @@ class Hinted(Wrapper):
             )
         if self._active:
             for run, before in runs(offer.keys, offer):
-                shared = self._see(run, request.session)
+                shared = self._conversations.note(run, request.session) if request.session is not None else 0
                 if shared:
                     self._attach(run[:shared], before, request).shared = True
                     before = run[shared - 1]
@@ -121,20 +120,6 @@ class Hinted(Wrapper):
         self._begin()
 
     # Hearing.
-
-    def _see(self, run: Sequence[Key], session: str | None) -> int:
-        """How many blocks of a run, from its first on, another conversation is known to have had."""
-        if session is None:
-            return 0
-        hashes = list(map(hash, run))
-        shared = 0
-        for place, seen in enumerate(map(self._seen.get, hashes), 1):
-            if seen is not None and seen != session:
-                shared = place
-        self._seen.update(dict.fromkeys(hashes, session))
-        while len(self._seen) > self.MEMORY * self.capacity:
-            self._seen.popitem(last=False)
-        return shared
 
     def _attach(self, run: Sequence[Key], before: Key | None, request: Request) -> ToldSegment:
         parent = self._tree.end_at(before, lambda segment, at: self._split(segment, at, request))

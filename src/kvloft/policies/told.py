@@ -1,10 +1,13 @@
-"""Segments with what callers said of them, and when that runs out."""
+"""Segments with what callers said of them, when that runs out, and which conversations had which blocks."""
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Self
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self, cast
 
+from kvloft._table import Homes
 from kvloft.policies.chains import Segment
 from kvloft.request import Key
 
@@ -74,3 +77,41 @@ class Deadlines:
 
     def _holds(self, time: float, number: int) -> bool:
         return number in self._segments and self._carried(self._segments[number]) == time
+
+
+class Conversations:
+    """Which conversation has stored a block last, whether it is resident or not; for the `limit` blocks first seen last."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._last = Homes(limit + limit // 16, touch=False)
+        """By the hash of a block: the hash of the conversation."""
+        self._first: deque[array[int]] = deque()
+        """The hashes of blocks, in the order in which they were first seen."""
+
+    def note(self, run: Sequence[Key], conversation: str) -> int:
+        """A conversation stores blocks. Returns how many of them, from the first on, end with one that another had last."""
+        hashes: list[Key] = list(map(hash, run))
+        ours = hash(conversation)
+        known = self._last.present(hashes)
+        theirs = len(known)
+        for last, count in reversed(self._last.runs(known)):
+            if last != ours:
+                break
+            theirs -= count
+        self._remember(hashes, ours)
+        return hashes.index(known[theirs - 1]) + 1 if theirs else 0
+
+    def _remember(self, hashes: Sequence[Key], conversation: int) -> None:
+        new = cast(list[int], self._last.absent(hashes))
+        if new:
+            self._first.append(array("q", new))
+        self._last.put(hashes, conversation)
+        surplus = len(self._last) - self._limit
+        while surplus > 0:
+            gone = self._first[0][:surplus]
+            self._last.remove(gone)
+            surplus -= len(gone)
+            del self._first[0][: len(gone)]
+            if not self._first[0]:
+                self._first.popleft()

@@ -133,13 +133,14 @@ class KvloftManager(OffloadingManager):
         Raises:
             BlockNotReady: one of them is not readable; then none is pinned.
         """
-        plan = self.pool.prepare_load(keys, request_of(req_context))
+        request = request_of(req_context)
+        plan = self.pool.prepare_load(keys, request)
         self._use_head(plan.keys, req_context)
         if self._recording is not None:
             self._recording.served(req_context, plan.keys)
         if self._transfers is not None and plan.keys:
             self._transfers.loading(req_context.req_id, len(plan.keys))
-        self._metrics.note_tenant(request_of(req_context).tenant, "loaded", len(plan.keys))
+        self._metrics.note_tenant(request.tenant, "loaded", len(plan.keys))
         if len(plan.keys) == len(keys):
             return _spec(plan.slots)
         slots = dict(zip(plan.keys, plan.slots, strict=True))
@@ -160,6 +161,7 @@ class KvloftManager(OffloadingManager):
     # Store.
 
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        request = request_of(req_context)
         offered: Collection[OffloadKey] = keys
         if self._offers is not None:
             offered = list(dict.fromkeys(keys))
@@ -169,7 +171,7 @@ class KvloftManager(OffloadingManager):
             offered = wanted
         offered = list(offered)
         chain = by_position(offered, req_context)
-        plan = self.pool.prepare_store(chain, request_of(req_context))
+        plan = self.pool.prepare_store(chain, request)
         if plan is not None and chain is not offered:
             slots = dict(zip(plan.keys, plan.slots, strict=True))
             stored: list[Key] = [key for key in dict.fromkeys(offered) if key in slots]
@@ -182,7 +184,7 @@ class KvloftManager(OffloadingManager):
             return None
         if self._transfers is not None and plan.keys:
             self._transfers.storing(plan.keys)
-        self._metrics.note_tenant(request_of(req_context).tenant, "stored", len(plan.keys))
+        self._metrics.note_tenant(request.tenant, "stored", len(plan.keys))
         return PrepareStoreOutput(_offload_keys(plan.keys), _spec(plan.slots), _offload_keys(plan.evicted))
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
