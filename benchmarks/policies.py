@@ -50,7 +50,7 @@ ABLATIONS = {
     "hdi-no-classes": "one class for all blocks",
     "hdi-no-ghosts": "nothing learned after eviction",
     "hdi-no-scale": "classes shrunk to the average at once, not to a multiple of it",
-    "hdi-no-rival": "no falling back to LRU",
+    "hdi-no-rival": "no regard for LRU",
     "hdi-stores-all": "no tail declined",
 }
 
@@ -100,7 +100,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "hdi-no-classes": {"HAZARDS": _OneClass},
     "hdi-no-ghosts": {"GHOSTS": 0},
     "hdi-no-scale": {"HAZARDS": type("Unscaled", (Hazards,), {"SCALE": 1e12})},
-    "hdi-no-rival": {"RIVAL": type("Unrivalled", (Rival,), {"MARGIN": float("inf")})},
+    "hdi-no-rival": {"RIVAL": type("Unrivalled", (Rival,), {"affords": lambda *_: True})},
     "hdi-stores-all": {"DECLINE": 0.0},
 }
 """What each ablation changes."""

@@ -129,6 +129,7 @@ static PyMemberDef aged_members[] = {
     {"kind", T_INT, offsetof(AgedRun, kind), 0, NULL},
     {"last", T_LONGLONG, offsetof(AgedRun, last), 0, NULL},
     {"use", T_LONGLONG, offsetof(AgedRun, use), 0, NULL},
+    {"stamp", T_LONGLONG, offsetof(AgedRun, stamp), 0, NULL},
     {"reads", T_LONGLONG, offsetof(AgedRun, reads), 0, NULL},
     {"turn", T_LONGLONG, offsetof(AgedRun, turn), 0, NULL},
     {"branches", T_LONGLONG, offsetof(AgedRun, branches), 0, NULL},

@@ -17,7 +17,7 @@ typedef struct {
 typedef struct AgedRun {
     Run run;
     PyObject *origin;
-    long long last, use, reads, turn, branches, branches_reused;
+    long long last, use, stamp, reads, turn, branches, branches_reused;
     int kind;
     char ends, committed;
     Ages *ages;     /* the leaves among which it is, or NULL; */

@@ -344,6 +344,8 @@ class AgedRun(Run):
     """When it was used last."""
     use: int
     """That use's number in `Uses`, -1 if there is none."""
+    stamp: int
+    """That use's number among those of whole chains; 0: it has not been used yet."""
     reads: int
     turn: int
     """How many tails of the same conversation lie before it."""

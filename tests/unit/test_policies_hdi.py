@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvloft.policies.hazard import BINS, Hazards
-from kvloft.policies.shadow import ShadowLRU
+from kvloft.policies.shadow import NEVER, Rival, ShadowLRU
 
 
 def test_hazards_before_anything_is_seen_are_lru() -> None:
@@ -28,12 +28,38 @@ def test_hazards_tell_classes_apart() -> None:
 
 def test_the_shadow_is_lru() -> None:
     shadow = ShadowLRU(10)
-    assert shadow.use([(1, 4)]) == 0
-    assert shadow.use([(2, 4)]) == 0
-    assert shadow.use([(1, 4)]) == 4
-    assert shadow.use([(3, 4)]) == 0, "two blocks of 2 leave, from its tail"
-    assert shadow.use([(2, 4)]) == 2
-    shadow.split(2, 1, head=7)
-    assert shadow.use([(2, 3), (7, 1)]) == 4
-    shadow.forget(2)
-    assert shadow.use([(2, 3)]) == 0
+    had, first = shadow.use([(NEVER, 4, 4)])
+    _, second = shadow.use([(NEVER, 4, 4)])
+    assert had == 0
+    had, first = shadow.use([(first, 4, 4)])
+    assert had == 4
+    shadow.lose(second, 1)
+    assert (shadow.apart, shadow.lacking(second, 2)) == (1, 3)
+    _, third = shadow.use([(NEVER, 4, 4)])
+    assert shadow.apart == 0, "two blocks of the second left, from its tail, and of these we have both"
+    assert shadow.spared == 0, "it lost the one just after we did"
+    had, second = shadow.use([(second, 2, 2), (NEVER, 2, 2)])
+    assert had == 2
+    shadow.lose(third, 3)
+    shadow.use([(second, 4, 4)])
+    shadow.regain(third, 1)
+    assert (shadow.apart, shadow.missed) == (2, 1)
+    shadow.forget(third, 2, 0)
+    assert shadow.apart == 0
+    had, _ = shadow.use([(third, 2, 2)])
+    assert had == 2
+
+
+def test_what_may_be_lost_is_paid_for() -> None:
+    rival = Rival(1000)
+    _, use = rival.shadow.use([(NEVER, 100, 100)])
+    assert not rival.lets(use, 100), "nobody knows yet how much of it will be missed"
+    rival.count(500, 0, 100)
+    assert rival.lets(use, 100)
+    rival.count(0, 500, 100)
+    assert not rival.lets(use, 100)
+    for _ in range(20):
+        rival.count(1000, 0, 100)
+    rival.count(0, 1000, 100)
+    assert not rival.lets(use, 100), "what was gained long ago counts only so much"
+    assert rival.lets(NEVER, 100), "what LRU does not have may always go"

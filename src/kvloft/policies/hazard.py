@@ -88,8 +88,6 @@ def _ratio(part: Table, whole: Table) -> Table:
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
-LRU_INDEX = 1.0 / np.arange(1, BINS + 1)
-"""An index that makes the order that of LRU, [bins]."""
 _ENDS = np.array([1, *EDGES, EDGES[-1] * 2**0.5])
 _DOUBLINGS = np.log2(np.maximum(_ENDS[1:], 2) / _ENDS[:-1])
 _WIDTHS = np.diff(np.array([0, *EDGES, EDGES[-1] * 2**0.5]))

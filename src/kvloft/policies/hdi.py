@@ -8,7 +8,8 @@ oldest first, from the tail of its chain upwards. After Beckmann, Chen and Cidon
 Maximizing Hit Density", NSDI 2018, which estimates hit densities per class and age by sampling; here ages are looked through
 to the best moment of giving up, and classes come from the structure of chains.
 
-It keeps an eye on what LRU would have hit, and falls back to LRU's order for a while when that was better.
+It keeps an eye on what LRU would have, and loses blocks that LRU keeps only as far as it can afford to miss them
+(`shadow.py`); otherwise it evicts in LRU's order, which leads back to LRU's cache.
 """
 
 from bisect import bisect_right
@@ -22,8 +23,8 @@ from kvloft._table import Ages, Ghosts, Uses
 from kvloft.policies.ages import STAGES, AgedSegment
 from kvloft.policies.base import Offer, Policy
 from kvloft.policies.chains import ChainTree, runs
-from kvloft.policies.hazard import EDGES, LRU_INDEX, Hazards
-from kvloft.policies.shadow import Rival
+from kvloft.policies.hazard import EDGES, Hazards
+from kvloft.policies.shadow import NEVER, Rival
 from kvloft.request import Key, Request
 
 _TURNS = 6
@@ -79,20 +80,23 @@ class HDI(Policy):
         """How often conversations go on from one block before the end of the last request, and not from its end."""
         self._tips: OrderedDict[int, None] = OrderedDict()
         """Segments at whose end a request ended, and nothing has come behind yet."""
-        self._missed: dict[Hashable, int] = {}
-        """By request whose store was declined: the ghost that stands for what it would have stored."""
+        self._missed: dict[Hashable, list[AgedSegment]] = {}
+        """By request whose store was declined: ghosts that stand for what it would have stored, head to tail."""
         self._rival = self.RIVAL(self.capacity)
         self._rank()
 
     # The contract.
 
     def accept(self, offer: Offer, need: int) -> int:
-        if self._rival.leads or self._worst >= self.DECLINE * self._price:
+        if self._worst >= self.DECLINE * self._price:
             return len(offer.keys)
         accepted = 0
         for run, before in runs(offer.keys, offer):
             for kind, blocks in self._kinds(run, before):
                 if self._worth[kind] < self.DECLINE * self._price:
+                    rest = len(offer.keys) - accepted
+                    if not self._rival.affords(rest, rest):
+                        return len(offer.keys)
                     self._declined += 1
                     if self._declined % self.TRIAL:
                         return accepted
@@ -130,39 +134,43 @@ class HDI(Policy):
             segment.committed = True
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
-        self._missed.pop(request.id, None)
-        if not chain:
+        missed = [ghost for ghost in self._missed.pop(request.id, ()) if self._tree.segments.get(ghost.number) is ghost]
+        if not chain and not missed:
             return
         self._ages.tick()
         clock = self._ages.clock
         if clock % self.LOOK == 0:
             self._uses.look()
         path = self._path(chain)
-        path[-1].ends = True
-        if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
-            self._tips[path[-1].number] = None
-        above = path[0].parent
-        while above and above.keys:
-            path.insert(0, above)
-            above = above.parent
+        if path:
+            path[-1].ends = True
+            if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
+                self._tips[path[-1].number] = None
+            above = path[0].parent
+            while above and above.keys:
+                path.insert(0, above)
+                above = above.parent
         if self._tips:
             for segment in path[:-1]:
                 self._tips.pop(segment.number, None)
-        self._use(path, stored)
-        changed = self._rival.judge(clock)
+        self._use([*path, *missed] if missed else path, stored)
         if clock % self.PERIOD == 0:
             self._hazards.observe(self._uses.take())
             self._hazards.refresh()
-            changed = True
-        if changed:
             self._rank()
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
         victims = self._evict_tips(n, keep) if self._partial > self.PARTIAL else []
         left: list[AgedSegment] = []
         ages = self._ages
-        while len(victims) < n and (segment := ages.take()):
-            if free := _behind(segment.keys[len(victims) - n :], keep):
+        freely = True
+        while len(victims) < n and (segment := ages.take() if freely else ages.take_oldest()):
+            free = _behind(segment.keys[len(victims) - n :], keep)
+            if free and freely and not self._rival.lets(segment.stamp, free):
+                freely = False
+                ages.put(segment)
+                continue
+            if free:
                 index = self._index[segment.kind][ages.bin(segment)]
                 self._price += (index - self._price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
@@ -180,7 +188,12 @@ class HDI(Policy):
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
-        for segment, _ in self._tree.drop(keys):
+        shadow = self._rival.shadow
+        for segment, lost in self._tree.drop(keys):
+            if segment.origin:
+                shadow.lose(segment.stamp, lost)
+            else:
+                shadow.forget(segment.stamp, lost, lost)
             if not segment.keys:
                 self._emptied(segment)
                 if not segment.evicted:
@@ -216,7 +229,8 @@ class HDI(Policy):
         segment.last = self._ages.clock
         parent.live += 1
         if ghost:
-            self._rival.shadow.split(ghost.number, len(ghost.keys), tail=segment.number)
+            segment.stamp = ghost.stamp
+            self._rival.shadow.regain(ghost.stamp, len(part))
             segment.origin = (ghost, len(part), ghost.kind, self._ages.bin(ghost))
             segment.reads, segment.turn = ghost.reads + 1, ghost.turn
             segment.ends = ghost.ends and len(part) >= ghost.evicted - 1
@@ -236,12 +250,11 @@ class HDI(Policy):
     def _miss(self, run: Sequence[Key], before: Key | None, request: Request) -> None:
         """Blocks that were not worth storing are remembered as if they had been stored and evicted at once."""
         parent = (self._tree.of(before) if before is not None else None) or self._tree.root
-        used: list[AgedSegment] = []
+        missed = self._missed.setdefault(request.id, [])
         for ghost, part in self._parts(run):
-            earlier = self._tree.segments.get(self._missed.get(request.id, -1))
-            if not ghost and earlier and earlier.evicted:
+            earlier = missed[-1] if missed else None
+            if not ghost and earlier and earlier.evicted and earlier.stamp == NEVER:
                 self._ghosts.extend(earlier, part)
-                self._uses.change(earlier)
                 ghost = earlier
             elif not ghost:
                 ghost = self._tree.add((), parent)
@@ -249,23 +262,19 @@ class HDI(Policy):
                 ghost.ends = ghost.committed = True
                 parent.branches += 1
                 self._ghosts.extend(ghost, part)
-                self._rival.shadow.use([(ghost.number, len(part))])
-                self._uses.begin(ghost)
-                self._missed[request.id] = ghost.number
+                missed.append(ghost)
             else:
                 if ghost.keys or len(part) < ghost.evicted:
                     ghost = self._part_off(ghost, len(part))
-                used.append(ghost)
+                if ghost not in missed:
+                    missed.append(ghost)
             parent = ghost
-        self._use(used)
 
     def _part_off(self, ghost: AgedSegment, n: int) -> AgedSegment:
         """A segment of its own for the first n evicted blocks of another."""
         out = self._tree.add((), ghost.parent or self._tree.root)
         out.inherit(ghost)
         out.live = 0
-        self._rival.shadow.split(ghost.number, len(ghost.keys), tail=out.number)
-        self._rival.shadow.split(out.number, n, tail=ghost.number)
         self._ghosts.part(ghost, n, out)
         self._uses.change(ghost)
         if not ghost.size:
@@ -291,12 +300,13 @@ class HDI(Policy):
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
         uses = self._uses
         ours = asked = 0
-        sizes: list[tuple[int, int]] = []
+        chain: list[tuple[int, int, int]] = []
         for segment in path:
             segment.owner = None
             keys = segment.keys
             size = len(keys) + segment.evicted
-            if keys and keys[0] in stored:
+            chain.append((segment.stamp, size, len(keys)))
+            if keys[0] in stored if keys else segment.stamp == NEVER:
                 uses.end(segment, False)
             else:
                 uses.end(segment, True)
@@ -308,9 +318,10 @@ class HDI(Policy):
                 segment.kind = _shared(reads + 1)
             uses.begin(segment)
             asked += size
-            sizes.append((segment.number, size))
-        sizes.reverse()
-        self._rival.count(ours, self._rival.shadow.use(sizes), asked)
+        its, stamp = self._rival.shadow.use(chain)
+        self._rival.count(ours, its, asked)
+        for segment in path:
+            segment.stamp = stamp
 
     def _reused(self, segment: AgedSegment) -> None:
         if not segment.reads and segment.parent:
@@ -328,7 +339,6 @@ class HDI(Policy):
 
     def _split(self, segment: AgedSegment, at: int) -> AgedSegment:
         head = self._tree.split(segment, at)
-        self._rival.shadow.split(segment.number, at, head=head.number)
         self._uses.change(segment)
         self._ages.put(head)
         return head
@@ -349,6 +359,7 @@ class HDI(Policy):
     def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
         tail = self._tree.home.cut(segment, n)
         self._ghosts.evict(segment, tail)
+        self._rival.shadow.lose(segment.stamp, n)
         if not segment.keys:
             self._emptied(segment)
         return tail
@@ -357,8 +368,10 @@ class HDI(Policy):
         """Last blocks of requests, up to n: partial ones, that nobody can use."""
         victims: list[Key] = []
         for number in list(islice(self._tips, n)):
-            del self._tips[number]
             segment = self._tree.segments.get(number)
+            if segment and not self._rival.lets(segment.stamp, 1):
+                break
+            del self._tips[number]
             if (
                 segment
                 and not segment.live
@@ -398,6 +411,7 @@ class HDI(Policy):
     def _trim(self) -> None:
         while self._ghosts.blocks > self.GHOSTS * self.capacity:
             segment = self._ghosts.oldest()
+            self._rival.shadow.forget(segment.stamp, segment.evicted, 0)
             self._ghosts.drop(segment, segment.evicted)
             self._uses.change(segment)
             if not segment.keys:
@@ -405,13 +419,12 @@ class HDI(Policy):
 
     def _remove(self, segment: AgedSegment) -> None:
         self._uses.end(segment, False)
-        self._rival.shadow.forget(segment.number)
         self._tree.remove(segment)
 
     def _rank(self) -> None:
         hazards = self._hazards
         self._index: list[list[float]] = hazards.index.tolist()
-        self._ages.rank(np.tile(LRU_INDEX, (_CLASSES, 1)) if self._rival.leads else hazards.index)
+        self._ages.rank(hazards.index)
         self._worth: list[float] = np.where(hazards.ever < 0.5, hazards.index[:, 0], np.inf).tolist()
         self._worst = min(self._worth)
 
