@@ -112,6 +112,27 @@ part(PyObject *keys, Py_ssize_t from, Py_ssize_t to)
     return some;
 }
 
+/* Leave a segment its first keys. Those that stay are not touched, if nobody else has the tuple: there may be thousands. */
+static int
+shorten(Run *run, Py_ssize_t count)
+{
+    if (!as_run((PyObject *)run))
+        return -1; /* the keys that left have changed it */
+    count = Py_MIN(count, PyTuple_GET_SIZE(run->keys));
+    bool tracked = PyObject_GC_IsTracked(run->keys);
+    if (count && Py_REFCNT(run->keys) == 1 && PyTuple_CheckExact(run->keys)) {
+        if (_PyTuple_Resize(&run->keys, count) < 0)
+            return -1;
+        if (!tracked)
+            PyObject_GC_UnTrack(run->keys);
+        return 0;
+    }
+    PyObject *keys = part(run->keys, 0, count);
+    if (keys)
+        Py_SETREF(run->keys, keys);
+    return keys ? 0 : -1;
+}
+
 static PyObject *
 homes_cut(Homes *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -121,21 +142,12 @@ homes_cut(Homes *self, PyObject *const *args, Py_ssize_t count)
     if ((n == -1 && PyErr_Occurred()) || !as_run(args[0]))
         return NULL;
     Run *run = (Run *)args[0];
-    PyObject *keys = Py_NewRef(run->keys);
-    Py_ssize_t at = PyTuple_GET_SIZE(keys) - n;
-    if (n < 0 || at < 0) {
-        PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, at + n);
-        Py_DECREF(keys);
-        return NULL;
-    }
-    PyObject *head = part(keys, 0, at), *tail = head ? part(keys, at, at + n) : NULL;
-    PyObject *done = tail ? homes_remove(self, tail) : NULL;
-    Py_DECREF(keys);
-    if (done)
-        Py_XSETREF(run->keys, Py_NewRef(head));
-    else
+    Py_ssize_t at = PyTuple_GET_SIZE(run->keys) - n;
+    if (n < 0 || at < 0)
+        return PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, at + n);
+    PyObject *tail = part(run->keys, at, at + n), *done = tail ? homes_remove(self, tail) : NULL;
+    if (!done || shorten(run, at) < 0)
         Py_CLEAR(tail);
-    Py_XDECREF(head);
     Py_XDECREF(done);
     return tail;
 }
@@ -175,31 +187,47 @@ segment_of(Homes *self, PyObject *key, PyObject *segments)
     return segment && as_run(segment) ? Py_NewRef(segment) : NULL;
 }
 
+/* Where a chain is at its place `at`: the segment, a new reference, and up to which place in it the two are the same. To one that
+ * the chain does not cover whole it may come back. */
 static PyObject *
-homes_along(Homes *self, PyObject *args)
+meet(Homes *self, PyObject *chain, Py_ssize_t at, PyObject *segments, Py_ssize_t *place, Py_ssize_t *same, bool *whole)
 {
-    PyObject *chain, *segments;
-    Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "O!nO!", &PyTuple_Type, &chain, &at, &PyDict_Type, &segments))
-        return NULL;
-    if (at < 0 || at >= PyTuple_GET_SIZE(chain))
-        return PyErr_Format(PyExc_ValueError, "%zd is no place of %zd", at, PyTuple_GET_SIZE(chain));
     PyObject *key = PyTuple_GET_ITEM(chain, at), *segment = segment_of(self, key, segments);
     if (!segment)
         return NULL;
-    PyObject *keys = Py_NewRef(((Run *)segment)->keys), *answer = NULL;
-    Py_ssize_t place = 0, size = PyTuple_GET_SIZE(keys);
+    PyObject *keys = Py_NewRef(((Run *)segment)->keys);
+    Py_ssize_t first = 0, size = PyTuple_GET_SIZE(keys);
     int is = 0;
-    while (place < size && (is = equal(PyTuple_GET_ITEM(keys, place), key)) == 0)
-        place++;
-    Py_ssize_t same = is > 0 ? common(chain, at, keys, place) : -1;
-    if (same >= 0)
-        answer = Py_BuildValue("(Onn)", segment, place + same, at + same);
-    else if (is == 0)
-        PyErr_SetObject(PyExc_KeyError, key);
+    while (first < size && (is = equal(PyTuple_GET_ITEM(keys, first), key)) == 0)
+        first++;
+    *same = is > 0 ? common(chain, at, keys, first) : -1;
+    *place = first + *same;
+    *whole = !first && *place == size;
     Py_DECREF(keys);
+    if (*same >= 0)
+        return segment;
+    if (is == 0)
+        PyErr_SetObject(PyExc_KeyError, key);
     Py_DECREF(segment);
-    return answer;
+    return NULL;
+}
+
+static PyObject *
+homes_along(Homes *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyTuple_Check(args[0]) || !PyDict_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "give a chain in a tuple, a place in it, and segments by number");
+    Py_ssize_t at = PyNumber_AsSsize_t(args[1], PyExc_ValueError), place = 0, same = 0;
+    PyObject *segments = at == -1 && PyErr_Occurred() ? NULL : PyList_New(0);
+    if (segments && at < 0)
+        at = PyTuple_GET_SIZE(args[0]);
+    for (bool whole = true; segments && whole && at < PyTuple_GET_SIZE(args[0]); at += same) {
+        PyObject *segment = meet(self, args[0], at, args[2], &place, &same, &whole);
+        if (!segment || PyList_Append(segments, segment) < 0)
+            Py_CLEAR(segments);
+        Py_XDECREF(segment);
+    }
+    return segments ? Py_BuildValue("(Nnn)", segments, place, at) : NULL;
 }
 
 /* The type. */
@@ -235,7 +263,7 @@ static PyMethodDef methods[] = {
     {"put", (PyCFunction)homes_put, METH_VARARGS, NULL},
     {"remove", (PyCFunction)homes_remove, METH_O, NULL},
     {"cut", (PyCFunction)(void (*)(void))homes_cut, METH_FASTCALL, NULL},
-    {"along", (PyCFunction)homes_along, METH_VARARGS, NULL},
+    {"along", (PyCFunction)(void (*)(void))homes_along, METH_FASTCALL, NULL},
     {"__copy__", (PyCFunction)homes_copy, METH_NOARGS, NULL},
     {"__deepcopy__", (PyCFunction)homes_copy, METH_O, NULL},
     {NULL},

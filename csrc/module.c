@@ -22,7 +22,7 @@ PyInit__table(void)
     if (PyType_Ready(&IndexType) < 0 || PyType_Ready(&AnswersType) < 0 || PyType_Ready(&QueuesType) < 0 ||
         PyType_Ready(&HomesType) < 0 || PyType_Ready(&RunType) < 0 || PyType_Ready(&AgedRunType) < 0 ||
         PyType_Ready(&AgesType) < 0 || PyType_Ready(&UsesType) < 0 ||
-        PyType_Ready(&GhostsType) < 0)
+        PyType_Ready(&GhostsType) < 0 || PyType_Ready(&ShadowType) < 0)
         return NULL;
     PyObject *arrays = PyImport_ImportModule("array");
     array_type = arrays ? PyObject_GetAttrString(arrays, "array") : NULL;
@@ -37,7 +37,8 @@ PyInit__table(void)
                  PyModule_AddObjectRef(made, "AgedRun", (PyObject *)&AgedRunType) < 0 ||
                  PyModule_AddObjectRef(made, "Ages", (PyObject *)&AgesType) < 0 ||
                  PyModule_AddObjectRef(made, "Uses", (PyObject *)&UsesType) < 0 ||
-                 PyModule_AddObjectRef(made, "Ghosts", (PyObject *)&GhostsType) < 0))
+                 PyModule_AddObjectRef(made, "Ghosts", (PyObject *)&GhostsType) < 0 ||
+                 PyModule_AddObjectRef(made, "ShadowLRU", (PyObject *)&ShadowType) < 0))
         Py_CLEAR(made);
     return made;
 }

@@ -30,7 +30,7 @@ typedef struct AgedRun {
     uint32_t room;    /* and could be */
 } AgedRun;
 
-extern PyTypeObject RunType, AgedRunType, AgesType, UsesType, GhostsType;
+extern PyTypeObject RunType, AgedRunType, AgesType, UsesType, GhostsType, ShadowType;
 
 /* Resident blocks; TypeError and -1 if they have become something else. */
 Py_ssize_t resident_blocks(const Run *run);

@@ -44,25 +44,33 @@ describe(const Uses *self, AgedRun *segment, Use *use)
     return 0;
 }
 
-static PyObject *
-uses_begin(Uses *self, PyObject *given)
+static int
+begin(Uses *self, AgedRun *segment)
 {
-    AgedRun *segment = as_aged_run(given);
     Use use = {.time = self->ages->clock};
-    if (!segment || describe(self, segment, &use) < 0)
-        return NULL;
+    if (describe(self, segment, &use) < 0)
+        return -1;
     if (self->count == self->room) {
         Py_ssize_t room = 2 * self->room;
         Use *uses = PyMem_Realloc(self->uses, (size_t)room * sizeof(*uses));
-        if (!uses)
-            return PyErr_NoMemory();
+        if (!uses) {
+            PyErr_NoMemory();
+            return -1;
+        }
         self->uses = uses;
         self->room = room;
     }
     segment->last = use.time;
     segment->use = self->base + self->count;
     self->uses[self->count++] = use;
-    return ages_settle(self->ages, segment) < 0 ? NULL : Py_NewRef(Py_None);
+    return ages_settle(self->ages, segment);
+}
+
+static PyObject *
+uses_begin(Uses *self, PyObject *given)
+{
+    AgedRun *segment = as_aged_run(given);
+    return segment && begin(self, segment) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *
@@ -95,16 +103,12 @@ uses_reuse(Uses *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *
-uses_end(Uses *self, PyObject *const *args, Py_ssize_t count_args)
+static int
+end(Uses *self, AgedRun *segment, bool reused)
 {
-    AgedRun *segment = count_args == 2 ? as_aged_run(args[0]) : NULL;
-    int reused = count_args == 2 ? PyObject_IsTrue(args[1]) : -1;
     Use use;
-    if (count_args != 2)
-        PyErr_SetString(PyExc_TypeError, "give a segment, and whether it was used again");
-    if (!segment || reused < 0 || describe(self, segment, &use) < 0)
-        return NULL;
+    if (describe(self, segment, &use) < 0)
+        return -1;
     int bin = bin_at(self->ages, segment->last);
     if (reused)
         count(self, REUSED, use.kind, bin, use.blocks);
@@ -116,7 +120,66 @@ uses_end(Uses *self, PyObject *const *args, Py_ssize_t count_args)
             count(self, SURVIVED, begun->kind, bin - 1, begun->blocks);
         begun->blocks = 0;
     }
-    Py_RETURN_NONE;
+    return 0;
+}
+
+static PyObject *
+uses_end(Uses *self, PyObject *given)
+{
+    AgedRun *segment = as_aged_run(given);
+    return segment && end(self, segment, false) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+/* A segment is used by a request, which may have stored it itself; if not, it was read once more. */
+static int
+use_again(Uses *self, AgedRun *segment, bool stored, PyObject *kinds)
+{
+    if (end(self, segment, !stored) < 0)
+        return -1;
+    if (!stored) {
+        PyObject *parent = segment->run.parent;
+        if (!segment->reads && parent && PyObject_TypeCheck(parent, &AgedRunType))
+            ((AgedRun *)parent)->branches_reused++;
+        Py_ssize_t reads = ++segment->reads, most = PyTuple_GET_SIZE(kinds) - 1;
+        PyObject *kind = reads < 0 || most < 0 ? NULL : PyTuple_GET_ITEM(kinds, Py_MIN(reads, most));
+        if (!kind) {
+            PyErr_Format(PyExc_ValueError, "%zd classes by reads, %zd reads", most + 1, reads);
+            return -1;
+        }
+        segment->kind = (int)PyLong_AsLong(kind);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    PyObject *owner = segment->run.owner;
+    segment->run.owner = Py_NewRef(Py_None);
+    int begun = begin(self, segment);
+    Py_XDECREF(owner);
+    return begun;
+}
+
+static PyObject *
+uses_again(Uses *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "give segments, stored keys, and a tuple of classes");
+    PyObject *path = PySequence_Tuple(args[0]);
+    if (!path)
+        return NULL;
+    Py_ssize_t hits = 0, asked = 0, at = 0;
+    for (; at < PyTuple_GET_SIZE(path); at++) {
+        AgedRun *segment = as_aged_run(PyTuple_GET_ITEM(path, at));
+        Py_ssize_t blocks = segment ? resident_blocks(&segment->run) : -1;
+        int stored = blocks < 0 ? -1
+                     : blocks   ? PySequence_Contains(args[1], PyTuple_GET_ITEM(segment->run.keys, 0))
+                                : !segment->stamp;
+        if (stored < 0 || use_again(self, segment, stored, args[2]) < 0)
+            break;
+        hits += stored ? 0 : blocks;
+        asked += blocks + segment->evicted;
+    }
+    bool done = at == PyTuple_GET_SIZE(path);
+    Py_DECREF(path);
+    return done ? Py_BuildValue("(nn)", hits, asked) : NULL;
 }
 
 /* The first use from a place on that is younger than a time. */
@@ -239,7 +302,8 @@ uses_len(Uses *self)
 static PyMethodDef methods[] = {
     {"begin", (PyCFunction)uses_begin, METH_O, NULL},
     {"change", (PyCFunction)uses_change, METH_O, NULL},
-    {"end", (PyCFunction)(void (*)(void))uses_end, METH_FASTCALL, NULL},
+    {"end", (PyCFunction)uses_end, METH_O, NULL},
+    {"again", (PyCFunction)(void (*)(void))uses_again, METH_FASTCALL, NULL},
     {"reuse", (PyCFunction)uses_reuse, METH_VARARGS, NULL},
     {"look", (PyCFunction)uses_look, METH_NOARGS, NULL},
     {"take", (PyCFunction)uses_take, METH_NOARGS, NULL},

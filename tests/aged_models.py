@@ -1,6 +1,7 @@
 """What `kvloft._table.Ages`, `Uses` and `Ghosts` do, done naively: by looking at everything each time."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
@@ -149,3 +150,57 @@ class NaiveGhosts:
             self.at[hashes[0]] = number
         else:
             del self.hashes[number]
+
+
+class NaiveShadow:
+    """What LRU has of each use, by use; what we have of it the segments know themselves."""
+
+    def __init__(self, capacity: int, segments: Sequence[AgedSegment]) -> None:
+        self.capacity, self.segments = capacity, segments
+        self.has: dict[int, int] = {}
+        """By use, the oldest first; those that LRU has lost all of are left out."""
+        self.latest = 0
+        self.lost: Counter[int] = Counter()
+        """What we have lost of each use since the latest."""
+        self.missed = self.spared = 0
+
+    def apart_of(self, use: int) -> int:
+        ours = sum(len(segment.keys) for segment in self.segments if segment.stamp == use)
+        return max(0, self.has.get(use, 0) - ours)
+
+    @property
+    def apart(self) -> int:
+        return sum(map(self.apart_of, self.has))
+
+    def use(self, path: Sequence[AgedSegment]) -> int:
+        had = 0
+        for segment in path:
+            found = min(segment.size, self.has.get(segment.stamp, 0))
+            had += found
+            if found:
+                self.has[segment.stamp] -= found
+        self.latest += 1
+        self.has[self.latest] = sum(segment.size for segment in path)
+        for segment in path:
+            segment.stamp = self.latest
+        over = sum(self.has.values()) - self.capacity
+        for use in list(self.has):
+            apart, gone = self.apart_of(use), max(0, min(over, self.has[use]))
+            self.has[use] -= gone
+            over -= gone
+            self.spared += max(0, apart - self.apart_of(use) - self.lost[use])
+            if over > 0:
+                del self.has[use]
+        self.lost.clear()
+        return had
+
+    def lose(self, segment: AgedSegment, blocks: int) -> None:
+        self.lost[segment.stamp] += blocks
+
+    def lacking(self, segment: AgedSegment, more: int) -> int:
+        ours = sum(len(one.keys) for one in self.segments if one.stamp == segment.stamp)
+        return max(0, self.has[segment.stamp] - ours + more) if segment.stamp in self.has else 0
+
+    def forget(self, segment: AgedSegment, blocks: int) -> None:
+        if segment.stamp in self.has:
+            self.has[segment.stamp] -= min(blocks, self.has[segment.stamp])

@@ -10,7 +10,7 @@ the keys. One thread at a time; a table refuses, with a RuntimeError, to be chan
 """
 
 from array import array
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -305,12 +305,12 @@ class Homes:
             KeyError: one had no number.
         """
 
-    def along(self, chain: tuple[Key, ...], at: int, segments: dict[int, AnyRun]) -> tuple[AnyRun, int, int]:
-        """The segment in which a chain is at its place `at`, and up to which place in the segment, and in the chain, the two
-        are the same.
+    def along(self, chain: tuple[Key, ...], at: int, segments: dict[int, AnyRun]) -> tuple[list[AnyRun], int, int]:
+        """The segments along a chain from its place `at` on, as far as it covers them from head to end, and the one after
+        these; up to which place in that the two are the same, and up to which in the chain.
 
         Raises:
-            KeyError: the key there has no number, or no segment has that number or this key.
+            KeyError: a key there has no number, or no segment has that number or this key.
         """
 
 class Run:
@@ -445,8 +445,21 @@ class Uses:
     def change(self, segment: AgedRun) -> None:
         """Its class or size are others now."""
 
-    def end(self, segment: AgedRun, reused: bool) -> None:
-        """It is used again, or gone. Bins that it left since the last look are made up for."""
+    def again(self, path: Sequence[AgedRun], stored: Container[Key], kinds: tuple[int, ...]) -> tuple[int, int]:
+        """A request used these segments, head to tail. It has read them once more, but for those that it stored itself.
+
+        Args:
+            path: the segments. Nobody stores into them any more.
+            stored: keys that it stored. If a segment's first one is among them, or if it has none and was never used, it was
+                not read.
+            kinds: the class of a segment that was read 0, 1, 2, ... times; the last also if that was more often.
+
+        Returns:
+            How many resident blocks were read, and how many blocks there are, evicted ones included.
+        """
+
+    def end(self, segment: AgedRun) -> None:
+        """It is gone. Bins that it left since the last look are made up for."""
 
     def reuse(self, kind: int, bin: int, blocks: int) -> None:
         """Blocks of a class were used again at an age in this bin."""
@@ -494,3 +507,49 @@ class Ghosts:
 
     def segments(self) -> list[Any]:
         """All that have evicted blocks, the oldest ghost first."""
+
+class ShadowLRU:
+    """An LRU cache of the same size beside ours, and how far the two are apart.
+
+    A use is a chain of blocks that a request used; uses are numbered, and segments know the number of their latest, `stamp`.
+    What has not been used since is the end of such a chain, so two numbers a use say what LRU still has of it, and what we
+    have: both lose its tail first. 32 bytes a use.
+
+    Args:
+        capacity: in blocks.
+
+    Raises:
+        ValueError: a number of blocks is negative or above 2^30.
+    """
+
+    def __new__(cls, capacity: int) -> ShadowLRU: ...
+    def __deepcopy__(self, memo: object) -> ShadowLRU: ...
+    @property
+    def apart(self) -> int:
+        """Blocks that LRU has and we do not."""
+
+    @property
+    def missed(self) -> float:
+        """Of those that it had and we did not, how many were used, ..."""
+
+    @property
+    def spared(self) -> float:
+        """... and how many it has lost unused, later than we."""
+
+    def use(self, path: Sequence[AgedRun]) -> int:
+        """Segments are used, from the head of a chain to its tail; how many of their blocks LRU had."""
+
+    def lose(self, segment: AgedRun, blocks: int) -> None:
+        """We lost so many of a segment's blocks."""
+
+    def lacking(self, segment: AgedRun, more: int) -> int:
+        """How many of the blocks last used with this segment's LRU has and we do not, once we lost so many more."""
+
+    def regain(self, segment: AgedRun, blocks: int) -> None:
+        """We have them again, because they were asked for."""
+
+    def forget(self, segment: AgedRun, blocks: int, ours: int) -> None:
+        """Blocks that nobody will ask for, or nobody would know if they did; so many of them we had."""
+
+    def remember(self, blocks: float) -> None:
+        """What was seen of more blocks than this fades."""

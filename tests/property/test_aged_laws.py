@@ -1,4 +1,4 @@
-"""Leaves by age, what is seen of uses, and ghosts: the compiled ones against naive ones."""
+"""Leaves by age, what is seen of uses, ghosts, and what LRU would have: the compiled ones against naive ones."""
 
 from copy import deepcopy
 
@@ -8,14 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from aged_models import NaiveAges, NaiveGhosts, NaiveUses
-from kvloft._table import Ages, Ghosts, Uses
+from aged_models import NaiveAges, NaiveGhosts, NaiveShadow, NaiveUses
+from kvloft._table import Ages, Ghosts, ShadowLRU, Uses
 from kvloft.policies.ages import AgedSegment
 
 CLASSES, EDGES, STAGES = 3, (1, 2, 4, 8, 12, 20), (2, 5)
 _SEGMENT = st.integers(0, 11)
 _KIND = st.integers(0, CLASSES - 1)
 _GHOST = st.integers(0, 5)
+_SHADOWED = st.integers(0, 6)
 _KEYS = st.lists(st.integers(0, 7), max_size=4)
 
 
@@ -34,15 +35,51 @@ class AgedMachine(RuleBasedStateMachine):
             self.ages.tick()
             self.naive.clock += 1
 
-    @rule(at=_SEGMENT, kind=_KIND, reused=st.booleans())
-    def use(self, at: int, kind: int, reused: bool) -> None:
+    @rule(
+        path=st.lists(_SEGMENT, max_size=4), stored=st.sets(st.integers(0, 2)), kinds=st.lists(_KIND, min_size=1, max_size=3)
+    )
+    def use(self, path: list[int], stored: set[int], kinds: list[int]) -> None:
+        hits = asked = 0
+        twins = deepcopy(self.segments)
+        for at in path:
+            twin = twins[at]
+            assert self.ages.bin(twin) == self.naive.bin(twin)
+            read = twin.keys[0] not in stored if twin.keys else twin.stamp != 0
+            self.seen.end(twin, read)
+            if read:
+                hits += len(twin.keys)
+                if twin.parent and not twin.reads:
+                    twin.parent.branches_reused += 1
+                twin.reads += 1
+                twin.kind = kinds[min(twin.reads, len(kinds) - 1)]
+            asked += len(twin.keys)
+            twin.owner, twin.last = None, self.naive.clock
+            self.seen.begin(twin)
+        assert self.uses.again([self.segments[at] for at in path], stored, tuple(kinds)) == (hits, asked)
+        for segment, twin in zip(self.segments, twins, strict=True):
+            for name in ("owner", "reads", "kind", "last", "branches_reused"):
+                assert getattr(segment, name) == getattr(twin, name)
+            if segment.number in path:
+                self.naive.put(segment)
+
+    @rule(at=_SEGMENT, kind=_KIND, stamp=st.integers(0, 1), parent=_SEGMENT)
+    def begin(self, at: int, kind: int, stamp: int, parent: int) -> None:
+        self.end(at)
         segment = self.segments[at]
-        assert self.ages.bin(segment) == self.naive.bin(segment)
-        self.seen.end(segment, reused)
-        self.uses.end(segment, reused)
-        segment.kind = kind
+        segment.kind, segment.stamp, segment.owner = kind, stamp, ("request",)
+        segment.parent = self.segments[parent] if parent < at else None
         self.uses.begin(segment)
         self.seen.begin(segment)
+
+    @rule(at=_SEGMENT)
+    def end(self, at: int) -> None:
+        self.uses.end(self.segments[at])
+        self.seen.end(self.segments[at], False)
+
+    @rule(at=_SEGMENT, bin=st.integers(0, len(EDGES)), blocks=st.integers(0, 3))
+    def reuse(self, at: int, bin: int, blocks: int) -> None:
+        self.uses.reuse(self.segments[at].kind, bin, blocks)
+        self.seen.reuse(self.segments[at].kind, bin, blocks)
 
     @rule(at=_SEGMENT, kind=_KIND, put=st.booleans())
     def return_with_an_age(self, at: int, kind: int, put: bool) -> None:
@@ -163,6 +200,69 @@ class GhostMachine(RuleBasedStateMachine):
             assert (found and (found[0].number, found[1])) == self.naive.find([key])
 
 
+class ShadowMachine(RuleBasedStateMachine):
+    """Segments are used, lose their tails, get them back, and are forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ghosts, self.shadow = Ghosts(), ShadowLRU(20)
+        self.segments = [AgedSegment(number, tuple(range(number + 1)), None) for number in range(7)]
+        self.naive = NaiveShadow(20, self.segments)
+
+    @rule(path=st.lists(_SHADOWED, unique=True, max_size=4))
+    def use(self, path: list[int]) -> None:
+        chain = [self.segments[at] for at in path]
+        before = [segment.stamp for segment in chain]
+        had = self.shadow.use(chain)
+        assert all(segment.stamp == self.naive.latest + 1 for segment in chain)
+        for segment, stamp in zip(chain, before, strict=True):
+            segment.stamp = stamp
+        assert self.naive.use(chain) == had
+
+    @rule(at=_SHADOWED, n=st.integers(1, 4))
+    def lose(self, at: int, n: int) -> None:
+        segment = self.segments[at]
+        lost = segment.keys[-n:]
+        self.shadow.lose(segment, len(lost))
+        self.naive.lose(segment, len(lost))
+        self.ghosts.evict(segment, lost)
+        segment.keys = segment.keys[: len(segment.keys) - len(lost)]
+
+    @rule(at=_SHADOWED, n=st.integers(1, 4))
+    def regain(self, at: int, n: int) -> None:
+        segment = self.segments[at]
+        n = min(n, segment.evicted)
+        apart = self.naive.apart
+        self.shadow.regain(segment, n)
+        self.ghosts.drop(segment, n)
+        segment.keys += (0,) * n
+        self.naive.missed += apart - self.naive.apart
+
+    @rule(at=_SHADOWED)
+    def forget(self, at: int) -> None:
+        segment = self.segments[at]
+        self.shadow.forget(segment, segment.evicted, 0)
+        self.naive.forget(segment, segment.evicted)
+        self.ghosts.drop(segment, segment.evicted)
+
+    @rule()
+    def go_on_with_a_copy(self) -> None:
+        copy = deepcopy(self.shadow)
+        self.shadow.lose(self.segments[0], 3)
+        self.shadow.use(self.segments[:0])
+        self.shadow = copy
+
+    @invariant()
+    def they_are_as_far_apart(self) -> None:
+        assert self.shadow.apart == self.naive.apart
+        assert (self.shadow.missed, self.shadow.spared) == (self.naive.missed, self.naive.spared)
+        for segment in self.segments:
+            assert self.shadow.lacking(segment, 2) == self.naive.lacking(segment, 2)
+
+
 TestAged = AgedMachine.TestCase
 TestGhosts = GhostMachine.TestCase
-TestAged.settings = TestGhosts.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestShadow = ShadowMachine.TestCase
+TestAged.settings = TestGhosts.settings = TestShadow.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None
+)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aged_models import NaiveAges, NaiveUses
-from kvloft._table import Ages, Ghosts, Homes, Run, Uses, untracked
+from kvloft._table import Ages, Ghosts, Homes, Run, ShadowLRU, Uses, untracked
 from kvloft.policies.ages import STAGES, AgedSegment
 from kvloft.policies.chains import Segment
 from kvloft.policies.hazard import BINS, EDGES
@@ -40,8 +40,8 @@ def test_whoever_leaves_a_bin_is_counted_once() -> None:
             clock.tick()
             naive.ages.clock = request
             used = segments[(request * request) % 60]
-            for one in (uses, naive):
-                one.end(used, False)
+            uses.end(used)
+            naive.end(used, False)
             for one in (uses, naive):
                 one.begin(used)
             if request % pace == 0:
@@ -61,8 +61,8 @@ def test_uses_older_than_any_bin_are_forgotten() -> None:
             uses.look()
     assert len(uses) < 3 * EDGES[-1] / 8
     assert used.use == number
-    uses.end(used, True)
-    uses.end(segment(), False)
+    uses.end(used)
+    uses.end(segment())
     assert used.use == -1
 
 
@@ -150,7 +150,7 @@ def test_copies_have_segments_of_their_own() -> None:
         lambda: ages().put(segment(last=1)),
         lambda: ages().put(segment(last=-1)),
         lambda: Uses(ages(1)).begin(segment(kind=1)),
-        lambda: Uses(ages(1)).end(segment(kind=1), False),
+        lambda: Uses(ages(1)).end(segment(kind=1)),
         lambda: Uses(ages(1)).reuse(1, 0, 1),
         lambda: Uses(ages(1)).reuse(0, -1, 1),
         lambda: Uses(ages(1)).reuse(0, BINS, 1),
@@ -158,10 +158,16 @@ def test_copies_have_segments_of_their_own() -> None:
         lambda: Ghosts().part(segment(), 1, segment()),
         lambda: Ghosts().evict(lost(), "a"),
         lambda: Ghosts().drop(lost(), 1),
+        lambda: Uses(ages()).again([segment()], (), ()),
+        lambda: Uses(ages()).again([segment()], (), (2,)),
+        lambda: ShadowLRU(-1),
+        lambda: ShadowLRU(1).lose(segment(), -1),
+        lambda: ShadowLRU(1).lacking(segment(), 2**40),
+        lambda: ShadowLRU(1).regain(segment(), -1),
+        lambda: ShadowLRU(1).forget(segment(), -1, 0),
+        lambda: ShadowLRU(1).forget(segment(), 0, 2**31),
         lambda: Homes().cut(segment(), 2),
         lambda: Homes().cut(segment(), -1),
-        lambda: Homes().along((), 0, {}),
-        lambda: Homes().along(("a",), -1, {}),
     ],
 )
 def test_what_is_out_of_range_is_refused(call: Callable[[], object]) -> None:
@@ -203,8 +209,20 @@ def broken(name: str, value: object = None) -> AgedSegment:
         lambda: Uses(ages()).begin(broken("keys")),
         lambda: Uses(ages()).begin(7),  # type: ignore[arg-type]
         lambda: Uses(ages()).change(None),  # type: ignore[arg-type]
-        lambda: Uses(ages()).end(None, False),  # type: ignore[arg-type]
-        lambda: Uses(ages()).end(segment()),  # type: ignore[call-arg]
+        lambda: Uses(ages()).end(None),  # type: ignore[arg-type]
+        lambda: Uses(ages()).again([7], (), (0,)),  # type: ignore[list-item]
+        lambda: Uses(ages()).again([segment()], 7, (0,)),  # type: ignore[arg-type]
+        lambda: Uses(ages()).again([segment()], (), ("a",)),  # type: ignore[arg-type]
+        lambda: Uses(ages()).again([segment()], (), [0]),  # type: ignore[arg-type]
+        lambda: Uses(ages()).again(segment(), (), (0,)),  # type: ignore[arg-type]
+        lambda: ShadowLRU("a"),  # type: ignore[arg-type]
+        lambda: ShadowLRU(1).use([7]),  # type: ignore[list-item]
+        lambda: ShadowLRU(1).use([broken("keys")]),
+        lambda: ShadowLRU(1).lose(segment()),  # type: ignore[call-arg]
+        lambda: ShadowLRU(1).lacking(7, 1),  # type: ignore[arg-type]
+        lambda: ShadowLRU(1).regain(segment(), "a"),  # type: ignore[arg-type]
+        lambda: ShadowLRU(1).forget(segment(), 1, None),  # type: ignore[arg-type]
+        lambda: ShadowLRU(1).remember("a"),  # type: ignore[arg-type]
         lambda: Uses(ages()).reuse("a", 0, 1),  # type: ignore[arg-type]
         lambda: Ghosts(1),  # type: ignore[call-arg]
         lambda: Ghosts().evict(7, ()),  # type: ignore[arg-type]
@@ -217,6 +235,7 @@ def broken(name: str, value: object = None) -> AgedSegment:
         lambda: Homes().cut(segment()),  # type: ignore[call-arg]
         lambda: Homes().cut(broken("keys"), 0),
         lambda: Homes().along([], 0, {}),  # type: ignore[arg-type]
+        lambda: Homes().along((4,), "a", {}),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_of_another_kind_is_refused(call: Callable[[], object]) -> None:
@@ -320,15 +339,18 @@ def test_along_a_chain_of_segments() -> None:
     segments = {7: Segment(7, (b"a", "b", 3), None), 8: Segment(8, (4,), None)}
     for number, one in segments.items():
         homes.put(one.keys, number)
+    one, two = segments.values()
     along = homes.along
-    assert along((b"a", "b", 3, 4), 0, segments) == (segments[7], 3, 3)
-    assert along((b"a", "b", 3, 4), 3, segments) == (segments[8], 1, 4)
-    assert along(("b", 4), 0, segments) == (segments[7], 2, 1), "not from its beginning"
-    assert along((b"a", b"c"), 0, segments) == (segments[7], 1, 1), "not to its end"
+    assert along((b"a", "b", 3, 4), 0, segments) == ([one, two], 1, 4)
+    assert along((b"a", "b", 3, 4), 3, segments) == ([two], 1, 4)
+    assert along(("b", 3, 4), 0, segments) == ([one], 3, 2), "not from its head: the chain may come back to it"
+    assert along(("b", 4), 0, segments) == ([one], 2, 1)
+    assert along((b"a", b"c"), 0, segments) == ([one], 1, 1), "not to its end"
+    assert along((), 0, segments) == ([], 0, 0) and along((4,), 7, segments) == ([], 0, 7)
     for key, known in (("x", segments), (4, {})):
         with pytest.raises(KeyError):
             along((key,), 0, known)
-    segments[8].keys = (5,)
+    two.keys = (5,)
     with pytest.raises(KeyError):
         along((4,), 0, segments)
 
@@ -342,3 +364,27 @@ def test_a_segment_loses_its_tail() -> None:
     with pytest.raises(KeyError):
         homes.cut(one, 1)
     assert one.keys == (0, 1, 2)
+
+
+def test_what_is_not_asked_for_stays_where_it_is_when_a_tail_leaves() -> None:
+    """Others may have the tuple of keys."""
+    homes, one = Homes(), segment(blocks=5)
+    homes.put(one.keys, 0)
+    shared = one.keys
+    assert homes.cut(one, 2) == (3, 4) and shared == (0, 1, 2, 3, 4) and one.keys == (0, 1, 2)
+    del shared
+    assert homes.cut(one, 1) == (2,) and homes.cut(one, 2) == (0, 1) and one.keys == ()
+
+
+def test_uses_that_lru_has_lost_are_forgotten() -> None:
+    shadow, one = ShadowLRU(10), segment(blocks=4)
+    for _ in range(50_000):
+        shadow.use([segment(blocks=4)])
+    had = [shadow.use([one]), shadow.use([one])]
+    assert had == [0, 4] and one.stamp == 50_002
+    one.stamp = 2**60
+    shadow.lose(one, 1)
+    one.stamp = -5
+    shadow.lose(one, 1)
+    assert (shadow.apart, shadow.lacking(one, 9)) == (0, 0)
+    shadow.remember(0)

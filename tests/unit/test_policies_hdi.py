@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from kvloft._table import ShadowLRU
+from kvloft.policies.ages import AgedSegment
 from kvloft.policies.hazard import BINS, Hazards
-from kvloft.policies.shadow import NEVER, Rival, ShadowLRU
+from kvloft.policies.shadow import Rival
 
 
 def test_hazards_before_anything_is_seen_are_lru() -> None:
@@ -26,40 +28,42 @@ def test_hazards_tell_classes_apart() -> None:
     assert hazards.ever[1] < hazards.ever[2] < hazards.ever[0], "of a class that nobody saw the average is taken"
 
 
+def segment(blocks: int) -> AgedSegment:
+    return AgedSegment(0, tuple(range(blocks)), None)
+
+
 def test_the_shadow_is_lru() -> None:
     shadow = ShadowLRU(10)
-    had, first = shadow.use([(NEVER, 4, 4)])
-    _, second = shadow.use([(NEVER, 4, 4)])
-    assert had == 0
-    had, first = shadow.use([(first, 4, 4)])
-    assert had == 4
+    first, second, third = (segment(4) for _ in range(3))
+    assert shadow.use([first]) == shadow.use([second]) == 0
+    assert shadow.use([first]) == 4
     shadow.lose(second, 1)
+    second.keys = second.keys[:3]
     assert (shadow.apart, shadow.lacking(second, 2)) == (1, 3)
-    _, third = shadow.use([(NEVER, 4, 4)])
+    shadow.use([third])
     assert shadow.apart == 0, "two blocks of the second left, from its tail, and of these we have both"
     assert shadow.spared == 0, "it lost the one just after we did"
-    had, second = shadow.use([(second, 2, 2), (NEVER, 2, 2)])
-    assert had == 2
+    assert shadow.use([second]) == 2
     shadow.lose(third, 3)
-    shadow.use([(second, 4, 4)])
+    shadow.use([second])
     shadow.regain(third, 1)
     assert (shadow.apart, shadow.missed) == (2, 1)
     shadow.forget(third, 2, 0)
     assert shadow.apart == 0
-    had, _ = shadow.use([(third, 2, 2)])
-    assert had == 2
+    assert shadow.use([third]) == 2
 
 
 def test_what_may_be_lost_is_paid_for() -> None:
     rival = Rival(1000)
-    _, use = rival.shadow.use([(NEVER, 100, 100)])
-    assert not rival.lets(use, 100), "nobody knows yet how much of it will be missed"
+    used = segment(100)
+    rival.shadow.use([used])
+    assert not rival.lets(used, 100), "nobody knows yet how much of it will be missed"
     rival.count(500, 0, 100)
-    assert rival.lets(use, 100)
+    assert rival.lets(used, 100)
     rival.count(0, 500, 100)
-    assert not rival.lets(use, 100)
+    assert not rival.lets(used, 100)
     for _ in range(20):
         rival.count(1000, 0, 100)
     rival.count(0, 1000, 100)
-    assert not rival.lets(use, 100), "what was gained long ago counts only so much"
-    assert rival.lets(NEVER, 100), "what LRU does not have may always go"
+    assert not rival.lets(used, 100), "what was gained long ago counts only so much"
+    assert rival.lets(segment(100), 100), "what LRU does not have may always go"

@@ -115,22 +115,29 @@ class ChainTree(Generic[AnySegment]):
         del self.segments[segment.number]
 
     def walk(self, chain: Sequence[Key]) -> Iterator[tuple[AnySegment, int]]:
-        """The segments along a chain of resident blocks, each with the place in it up to which the chain goes."""
+        """The segments along a chain of resident blocks, each with the place in it up to which the chain goes. Each may be
+        split there before the next is asked for."""
         chain = tuple(chain)
         at = 0
         while at < len(chain):
-            segment, end, at = self.home.along(chain, at, self.segments)
-            yield segment, end
+            segments, end, at = self.home.along(chain, at, self.segments)
+            last = segments.pop()
+            for segment in segments:
+                yield segment, len(segment.keys)
+            yield last, end
 
 
-def runs(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[Sequence[Key], Key | None]]:
+def runs(keys: Sequence[Key], offer: Offer) -> Iterable[tuple[Sequence[Key], Key | None]]:
     """Some blocks of an offer as runs that follow each other, each with the block before it."""
     if not keys:
-        return
+        return ()
     at = len(offer.offered) - len(keys)
     if offer.offered[at:] == keys:
-        yield keys, offer.offered[at - 1] if at else offer.parent
-        return
+        return ((keys, offer.offered[at - 1] if at else offer.parent),)
+    return _parted(keys, offer)
+
+
+def _parted(keys: Sequence[Key], offer: Offer) -> Iterator[tuple[Sequence[Key], Key | None]]:
     new = {*keys}
     run: list[Key] = []
     before = parent = offer.parent

@@ -36,6 +36,10 @@ _REMNANT = _FIRST_SHARED + len(_SHARED) + 1
 _CLASSES = _REMNANT + 1
 
 
+_KINDS_BY_READS = tuple(_FIRST_SHARED + bisect_right(_SHARED, reads) for reads in range(max(_SHARED) + 1))
+"""The class of a segment by how often it was read; the last also if that was more often."""
+
+
 class HDI(Policy):
     """Evicts the segment with the fewest expected hits by expected residence.
 
@@ -72,7 +76,9 @@ class HDI(Policy):
         """The ends of resident chains, which may leave next."""
         self._uses = Uses(self._ages)
         self._ghosts = Ghosts()
-        """Evicted blocks that followed the resident ones of their segments."""
+        """Evicted blocks that followed the resident ones of their segments, ..."""
+        self._memory = self.GHOSTS * self.capacity
+        """... and how many there may be."""
         self._price = 0.0
         """Running mean of the index of what was evicted."""
         self._declined = 0
@@ -143,16 +149,16 @@ class HDI(Policy):
             self._uses.look()
         path = self._path(chain)
         if path:
-            path[-1].ends = True
-            if len(path[-1].keys) > 1 and path[-1].keys[0] in stored:
-                self._tips[path[-1].number] = None
+            end = path[-1]
+            end.ends = True
+            if len(end.keys) > 1 and end.keys[0] in stored:
+                self._tips[end.number] = None
             above = path[0].parent
             while above and above.keys:
                 path.insert(0, above)
                 above = above.parent
-        if self._tips:
-            for segment in path[:-1]:
-                self._tips.pop(segment.number, None)
+        for segment in path[:-1] if self._tips else ():
+            self._tips.pop(segment.number, None)
         self._use([*path, *missed] if missed else path, stored)
         if clock % self.PERIOD == 0:
             self._hazards.observe(self._uses.take())
@@ -160,40 +166,44 @@ class HDI(Policy):
             self._rank()
 
     def evict(self, n: int, keep: Set[Key], offer: Offer) -> list[Key]:
-        victims = self._evict_tips(n, keep) if self._partial > self.PARTIAL else []
+        victims = self._evict_tips(n, keep) if self._tips and self._partial > self.PARTIAL else []
         left: list[AgedSegment] = []
-        ages = self._ages
+        ages, price = self._ages, self._price
+        plain = isinstance(keep, (set, frozenset))
         freely = True
-        while len(victims) < n and (segment := ages.take() if freely else ages.take_oldest()):
-            free = _behind(segment.keys[len(victims) - n :], keep)
-            if free and freely and not self._rival.lets(segment.stamp, free):
+        while (wanted := n - len(victims)) and (segment := ages.take() if freely else ages.take_oldest()):
+            tail = segment.keys[-wanted:]
+            free = len(tail) if plain and keep.isdisjoint(tail) else _behind(tail, keep)
+            if free and freely and not self._rival.lets(segment, free):
                 freely = False
                 ages.put(segment)
                 continue
             if free:
                 index = self._index[segment.kind][ages.bin(segment)]
-                self._price += (index - self._price) * min(1.0, free / self.capacity)
+                price += (index - price) * min(1.0, free / self.capacity)
                 victims += reversed(self._evict_tail(segment, free))
             if segment.keys:
                 left.append(segment)
         for segment in left:
             ages.put(segment)
+        self._price = price
         self.evictions["leaf"] += len(victims)
-        if len(victims) < n:
+        if wanted:
             inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
             self.forget(inner)
             self.evictions["inner"] += len(inner)
             victims += inner
-        self._trim()
+        if self._ghosts.blocks > self._memory:
+            self._trim()
         return victims
 
     def forget(self, keys: Sequence[Key]) -> None:
         shadow = self._rival.shadow
         for segment, lost in self._tree.drop(keys):
             if segment.origin:
-                shadow.lose(segment.stamp, lost)
+                shadow.lose(segment, lost)
             else:
-                shadow.forget(segment.stamp, lost, lost)
+                shadow.forget(segment, lost, lost)
             if not segment.keys:
                 self._emptied(segment)
                 if not segment.evicted:
@@ -230,7 +240,7 @@ class HDI(Policy):
         parent.live += 1
         if ghost:
             segment.stamp = ghost.stamp
-            self._rival.shadow.regain(ghost.stamp, len(part))
+            self._rival.shadow.regain(ghost, len(part))
             segment.origin = (ghost, len(part), ghost.kind, self._ages.bin(ghost))
             segment.reads, segment.turn = ghost.reads + 1, ghost.turn
             segment.ends = ghost.ends and len(part) >= ghost.evicted - 1
@@ -290,38 +300,14 @@ class HDI(Policy):
             if end < len(segment.keys):
                 path.append(self._split(segment, end))
                 self._leave_behind(segment)
-            elif segment.evicted:
-                path.append(self._part_ghost(segment))
             else:
-                path.append(segment)
+                path.append(self._part_ghost(segment) if segment.evicted else segment)
         return path
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
         """A request used these segments, head to tail; blocks in `stored` it stored itself."""
-        uses = self._uses
-        ours = asked = 0
-        chain: list[tuple[int, int, int]] = []
-        for segment in path:
-            segment.owner = None
-            keys = segment.keys
-            size = len(keys) + segment.evicted
-            chain.append((segment.stamp, size, len(keys)))
-            if keys[0] in stored if keys else segment.stamp == NEVER:
-                uses.end(segment, False)
-            else:
-                uses.end(segment, True)
-                ours += len(keys)
-                reads = segment.reads
-                if not reads and segment.parent:
-                    segment.parent.branches_reused += 1
-                segment.reads = reads + 1
-                segment.kind = _shared(reads + 1)
-            uses.begin(segment)
-            asked += size
-        its, stamp = self._rival.shadow.use(chain)
-        self._rival.count(ours, its, asked)
-        for segment in path:
-            segment.stamp = stamp
+        hits, asked = self._uses.again(path, stored, _KINDS_BY_READS)
+        self._rival.count(hits, self._rival.shadow.use(path), asked)
 
     def _reused(self, segment: AgedSegment) -> None:
         if not segment.reads and segment.parent:
@@ -359,7 +345,7 @@ class HDI(Policy):
     def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
         tail = self._tree.home.cut(segment, n)
         self._ghosts.evict(segment, tail)
-        self._rival.shadow.lose(segment.stamp, n)
+        self._rival.shadow.lose(segment, n)
         if not segment.keys:
             self._emptied(segment)
         return tail
@@ -369,7 +355,7 @@ class HDI(Policy):
         victims: list[Key] = []
         for number in list(islice(self._tips, n)):
             segment = self._tree.segments.get(number)
-            if segment and not self._rival.lets(segment.stamp, 1):
+            if segment and not self._rival.lets(segment, 1):
                 break
             del self._tips[number]
             if (
@@ -409,16 +395,16 @@ class HDI(Policy):
             self._remove(ghost)
 
     def _trim(self) -> None:
-        while self._ghosts.blocks > self.GHOSTS * self.capacity:
+        while self._ghosts.blocks > self._memory:
             segment = self._ghosts.oldest()
-            self._rival.shadow.forget(segment.stamp, segment.evicted, 0)
+            self._rival.shadow.forget(segment, segment.evicted, 0)
             self._ghosts.drop(segment, segment.evicted)
             self._uses.change(segment)
             if not segment.keys:
                 self._remove(segment)
 
     def _remove(self, segment: AgedSegment) -> None:
-        self._uses.end(segment, False)
+        self._uses.end(segment)
         self._tree.remove(segment)
 
     def _rank(self) -> None:
@@ -441,11 +427,9 @@ def _tail(parent: AgedSegment) -> tuple[int, int]:
 
 def _shared(reads: int) -> int:
     """The class of a segment that was read so often."""
-    return _FIRST_SHARED + bisect_right(_SHARED, reads)
+    return _KINDS_BY_READS[min(reads, len(_KINDS_BY_READS) - 1)]
 
 
 def _behind(tail: Sequence[Key], keep: Set[Key]) -> int:
     """How many of the last blocks are free to leave, up to the last one that is not."""
-    if isinstance(keep, set | frozenset) and keep.isdisjoint(tail):
-        return len(tail)
     return next((n for n, key in enumerate(reversed(tail)) if key in keep), len(tail))
