@@ -99,13 +99,13 @@ class ARC(Policy):
 
     def admit(self, offer: Offer) -> None:
         moves = self._moves(offer)
-        self._lessons.add(moves)
         self._ahead = (None, {})
         keys = offer.keys
         if self.tails_first:
             self._running.admit(offer)
             keys = keys[::-1]
         if moves:
+            self._lessons.add(moves)
             returning = self._lists.present(filter(moves.__contains__, keys))
             self._gaps.update(zip(returning, self._lists.lift(returning, T2 if self.ghosts_enter_t2 else T1), strict=True))
         self._lists.add(keys, T1)
@@ -114,7 +114,8 @@ class ARC(Policy):
 
     def commit(self, keys: Sequence[Key], request: Request) -> None:
         returned = self._lessons.settle(keys, success=True)
-        self._lists.close(map(self._gaps.pop, filter(self._gaps.__contains__, returned)))
+        if returned:
+            self._lists.close(map(self._gaps.pop, filter(self._gaps.__contains__, returned)))
         self._trim_after_commit()
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
