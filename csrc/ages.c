@@ -167,14 +167,14 @@ look_where_due(Ages *self)
     return 0;
 }
 
-/* Take the first leaf of the queue that comes first, NULL without an error if there is none. */
+/* Take the first leaf, used before a time, of the queue that comes first; NULL without an error if there is none. */
 static AgedRun *
-take(Ages *self, bool (*comes_first)(const Queue *one, const Queue *other))
+take(Ages *self, bool (*comes_first)(const Queue *one, const Queue *other), long long time)
 {
     while (true) {
         Queue *best = NULL;
         for (Queue *queue = self->queues; queue < self->queues + self->classes * self->stages; queue++)
-            if (queue->count && (!best || comes_first(queue, best)))
+            if (queue->count && queue->leaves[0].last < time && (!best || comes_first(queue, best)))
                 best = queue;
         if (!best)
             return NULL;
@@ -210,13 +210,22 @@ answer(AgedRun *taken)
 static PyObject *
 ages_take(Ages *self, PyObject *Py_UNUSED(none))
 {
-    return look_where_due(self) < 0 ? NULL : answer(take(self, is_lower));
+    return look_where_due(self) < 0 ? NULL : answer(take(self, is_lower, NEVER));
+}
+
+static PyObject *
+ages_take_before(Ages *self, PyObject *given)
+{
+    long long time = PyLong_AsLongLong(given);
+    if ((time == -1 && PyErr_Occurred()) || look_where_due(self) < 0)
+        return NULL;
+    return answer(take(self, is_lower, time));
 }
 
 static PyObject *
 ages_take_oldest(Ages *self, PyObject *Py_UNUSED(none))
 {
-    return answer(take(self, is_older));
+    return answer(take(self, is_older, NEVER));
 }
 
 int
@@ -456,6 +465,7 @@ static PyMethodDef methods[] = {
     {"bin", (PyCFunction)ages_bin, METH_O, NULL},
     {"put", (PyCFunction)ages_put, METH_O, NULL},
     {"take", (PyCFunction)ages_take, METH_NOARGS, NULL},
+    {"take_before", (PyCFunction)ages_take_before, METH_O, NULL},
     {"take_oldest", (PyCFunction)ages_take_oldest, METH_NOARGS, NULL},
     {"rank", (PyCFunction)ages_rank, METH_O, NULL},
     {"leaves", (PyCFunction)ages_leaves, METH_NOARGS, NULL},

@@ -272,6 +272,17 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
+static PyObject *
+shadow_oldest(Shadow *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->base + self->oldest);
+}
+
+static PyGetSetDef getters[] = {
+    {"oldest", (getter)shadow_oldest, NULL, NULL, NULL},
+    {NULL},
+};
+
 static PyMemberDef members[] = {
     {"apart", T_LONGLONG, offsetof(Shadow, apart), READONLY, NULL},
     {"missed", T_DOUBLE, offsetof(Shadow, missed), READONLY, NULL},
@@ -288,4 +299,5 @@ PyTypeObject ShadowType = {
     .tp_dealloc = (destructor)shadow_dealloc,
     .tp_methods = methods,
     .tp_members = members,
+    .tp_getset = getters,
 };

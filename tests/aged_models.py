@@ -44,12 +44,16 @@ class NaiveAges:
         self.index = np.hstack([np.minimum.accumulate(part, axis=1) for part in parts])
 
     def take(self) -> AgedSegment | None:
+        return self.take_before(self.clock + 1)
+
+    def take_before(self, time: int) -> AgedSegment | None:
         def order(segment: AgedSegment) -> tuple[float, int, int, int, int]:
             bin = self.bin(segment)
             stage = bisect_right(self.stages, bin)
             return (self.index[segment.kind, bin], segment.kind, stage, segment.last, segment.number)
 
-        return self._take(min(self.leaves(), key=order, default=None))
+        early = [segment for segment in self.leaves() if segment.last < time]
+        return self._take(min(early, key=order, default=None))
 
     def take_oldest(self) -> AgedSegment | None:
         return self._take(min(self.leaves(), key=lambda segment: (segment.last, segment.number), default=None))

@@ -408,6 +408,9 @@ class Ages:
         """Take out the leaf of the lowest index, of that class and stage the one used longest ago; None if there is no
         leaf."""
 
+    def take_before(self, time: int) -> Any:
+        """The same of the leaves used before a time."""
+
     def take_oldest(self) -> Any:
         """Take out the leaf used longest ago; None if there is no leaf."""
 
@@ -511,9 +514,9 @@ class Ghosts:
 class ShadowLRU:
     """An LRU cache of the same size beside ours, and how far the two are apart.
 
-    A use is a chain of blocks that a request used; uses are numbered, and segments know the number of their latest, `stamp`.
-    What has not been used since is the end of such a chain, so two numbers a use say what LRU still has of it, and what we
-    have: both lose its tail first. 32 bytes a use.
+    A use is a chain of blocks that a request used; uses are numbered from 1, and segments know the number of their latest,
+    `stamp`. What has not been used since is the end of such a chain, so two numbers a use say what LRU still has of it, and
+    what we have: both lose its tail first. 32 bytes a use.
 
     Args:
         capacity: in blocks.
@@ -527,6 +530,10 @@ class ShadowLRU:
     @property
     def apart(self) -> int:
         """Blocks that LRU has and we do not."""
+
+    @property
+    def oldest(self) -> int:
+        """The oldest use of which LRU has anything."""
 
     @property
     def missed(self) -> float:

@@ -102,11 +102,15 @@ class AgedMachine(RuleBasedStateMachine):
         self.ages.put(self.segments[at])
         self.naive.put(self.segments[at])
 
-    @rule(times=st.integers(1, 4), back=st.booleans(), oldest=st.booleans())
-    def take(self, times: int, back: bool, oldest: bool) -> None:
+    @rule(times=st.integers(1, 4), back=st.booleans(), oldest=st.booleans(), age=st.none() | st.integers(-1, 70))
+    def take(self, times: int, back: bool, oldest: bool, age: int | None) -> None:
         for _ in range(times):
-            taken = self.ages.take_oldest() if oldest else self.ages.take()
-            assert taken is (self.naive.take_oldest() if oldest else self.naive.take())
+            if age is not None:
+                taken = self.ages.take_before(self.ages.clock - age)
+                assert taken is self.naive.take_before(self.naive.clock - age)
+            else:
+                taken = self.ages.take_oldest() if oldest else self.ages.take()
+                assert taken is (self.naive.take_oldest() if oldest else self.naive.take())
             if back and taken:
                 self.put(taken.number)
 
@@ -255,6 +259,7 @@ class ShadowMachine(RuleBasedStateMachine):
     @invariant()
     def they_are_as_far_apart(self) -> None:
         assert self.shadow.apart == self.naive.apart
+        assert self.shadow.oldest == min(self.naive.has, default=1)
         assert (self.shadow.missed, self.shadow.spared) == (self.naive.missed, self.naive.spared)
         for segment in self.segments:
             assert self.shadow.lacking(segment, 2) == self.naive.lacking(segment, 2)

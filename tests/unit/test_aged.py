@@ -99,6 +99,7 @@ def test_nothing_leaks() -> None:
         if number % 5 == 0:
             one.live = 1
     leaves.take_oldest()
+    leaves.take_before(1)
     del leaves, one
     gc.collect()
     assert (sys.getrefcount(key), sys.getrefcount(AgedSegment)) == before
@@ -204,6 +205,7 @@ def broken(name: str, value: object = None) -> AgedSegment:
         lambda: ages().put(broken("keys")),
         lambda: ages().put(broken("keys", [1])),
         lambda: ages().rank("abc"),  # type: ignore[arg-type]
+        lambda: ages().take_before("a"),  # type: ignore[arg-type]
         lambda: broken("keys").size,
         lambda: Uses(7),  # type: ignore[arg-type]
         lambda: Uses(ages()).begin(broken("keys")),

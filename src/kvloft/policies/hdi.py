@@ -9,7 +9,7 @@ Maximizing Hit Density", NSDI 2018, which estimates hit densities per class and 
 to the best moment of giving up, and classes come from the structure of chains.
 
 It keeps an eye on what LRU would have, and loses blocks that LRU keeps only as far as it can afford to miss them
-(`shadow.py`); otherwise it evicts in LRU's order, which leads back to LRU's cache.
+(`shadow.py`); otherwise it evicts what LRU has lost, or what it would lose next, which leads back to LRU's cache.
 """
 
 from bisect import bisect_right
@@ -171,7 +171,7 @@ class HDI(Policy):
         ages, price = self._ages, self._price
         plain = isinstance(keep, (set, frozenset))
         freely = True
-        while (wanted := n - len(victims)) and (segment := ages.take() if freely else ages.take_oldest()):
+        while (wanted := n - len(victims)) and (segment := ages.take() if freely else self._take_what_lru_lost()):
             tail = segment.keys[-wanted:]
             free = len(tail) if plain and keep.isdisjoint(tail) else _behind(tail, keep)
             if free and freely and not self._rival.lets(segment, free):
@@ -214,6 +214,11 @@ class HDI(Policy):
 
     def sizes(self) -> dict[str, int]:
         return {"hdi": len(self._tree.home), "ghost": self._ghosts.blocks}
+
+    def _take_what_lru_lost(self) -> AgedSegment | None:
+        """Of the leaves of which LRU has nothing, that of the lowest index; else the one that LRU would lose next."""
+        lost: AgedSegment | None = self._ages.take_before(self._rival.shadow.oldest)
+        return lost or self._ages.take_oldest()
 
     # Storing.
 
