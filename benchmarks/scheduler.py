@@ -1,12 +1,15 @@
 """What the offload manager costs vLLM's scheduler thread: kvloft's beside the stock one, in one process and run.
 
-python benchmarks/scheduler.py [--short] [--json FILE] [--plot FILE]
+    python benchmarks/scheduler.py [--short] [--json FILE]
+
+Writes the tables of docs/performance.md (between its markers) and docs/performance.svg if it measures everything; that takes
+about ten minutes on an idle machine and 3 GiB. With --short, or where less is asked for, it prints them and writes nothing.
 
 One measurement is 400 requests drawn from 200 different ones. Each lives as vLLM's scheduler lets it live: new, looked up
 key by key until the first miss, its hits loaded, the rest stored, finished. Keys are 36 bytes, made anew for every request.
-"warm": the same requests went through before. "full": blocks of other requests take every slot, so each store evicts.
-Times are CPU time of the calling thread, so that other load on the machine counts less; the collector is on, and what an
-engine freezes when it has started is frozen.
+"warm": each of the different requests went through before. "full": blocks of other requests take every slot, so each store
+evicts. Times are CPU time of the calling thread, so that other load on the machine counts less, without what reading that
+clock takes; the collector is on, and what an engine freezes when it has started is frozen.
 """
 
 import argparse
@@ -20,11 +23,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import _scheduler_report as report
 import numpy as np
+import tables
 from vllm import __version__ as vllm_version
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.kv_offload.base import LookupResult, OffloadingManager, OffloadKey, ReqContext, make_offload_key
@@ -38,7 +42,22 @@ POLICIES = (("lru", "lru"), ("arc", "arc"), ("hdi", "lru"))
 """kvloft's policy, and the stock one it is held against."""
 REQUESTS, DIFFERENT = 400, 200
 TOKENS = 16
+GROUP = make_offload_key(b"", 0)
+"""What makes a block's hash a key."""
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 now = time.thread_time_ns
+
+
+def clock() -> int:
+    """What a measurement of nothing gives."""
+    differences = []
+    for _ in range(2000):
+        started = now()
+        differences.append(now() - started)
+    return sorted(differences)[1000]
+
+
+CLOCK = clock()
 
 
 @dataclass
@@ -66,7 +85,7 @@ class Requests:
 
     def ask(self, number: int) -> tuple[list[OffloadKey], ReqContext]:
         hashes = self._hashes[number]
-        keys = [make_offload_key(hashes[at : at + 32], 0) for at in range(0, len(hashes), 32)]
+        keys = [cast(OffloadKey, hashes[at : at + 32] + GROUP) for at in range(0, len(hashes), 32)]
         self._served += 1
         context = ReqContext(f"request {self._served}")
         for at, key in enumerate(keys, start=1):
@@ -91,7 +110,8 @@ class Scheduler:
         self._time("on_new_request", manager.on_new_request, context)
         started = now()
         hits = prefix(manager, keys, context)
-        self._note("lookup", now() - started, longest=(now() - started) / max(1, hits))
+        spent = now() - started - CLOCK
+        self._note("lookup", spent, longest=spent / max(1, hits))
         if hits:
             loaded = keys[:hits]
             self._time("prepare_load", manager.prepare_load, loaded, context)
@@ -107,7 +127,7 @@ class Scheduler:
     def _time(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         started = now()
         answer = call(*args)
-        spent = now() - started
+        spent = now() - started - CLOCK
         self._note(name, spent, spent)
         return answer
 
@@ -139,8 +159,9 @@ def filled(manager: str, policy: str, capacity: int, size: int, state: str, requ
         for number in range(-(-capacity // size)):
             scheduler.serve(*Requests(size, 1, seed=-1 - number).ask(0))
     else:
-        for request in draws(size, requests):
-            scheduler.serve(*request)
+        pool = Requests(size, DIFFERENT, seed=1)
+        for number in range(DIFFERENT):
+            scheduler.serve(*pool.ask(number))
     scheduler.forget()
     return scheduler
 
@@ -245,58 +266,6 @@ def measure_pins(policy: str, capacity: int) -> list[dict[str, float]]:
     return rows
 
 
-def ratios(costs: list[Cost]) -> Iterator[tuple[Cost, Cost]]:
-    """Each of kvloft's costs, and the stock manager's of the same series."""
-    stock = {(c.policy, c.capacity, c.size, c.state): c for c in costs if c.manager == "stock"}
-    against = dict(POLICIES)
-    for cost in costs:
-        if cost.manager == "kvloft":
-            yield cost, stock[against[cost.policy], cost.capacity, cost.size, cost.state]
-
-
-def print_costs(costs: list[Cost]) -> None:
-    print("| policy | capacity | request | state | hits | stock, ns/block | kvloft | ratio | longest call, stock | kvloft |")
-    print("|---" * 10 + "|")
-    for ours, stock in ratios(costs):
-        print(
-            f"| {ours.policy} | {ours.capacity:,} | {ours.size} | {ours.state} | {ours.hit_ratio:.0%} "
-            f"| {stock.ns_a_block:.0f} | {ours.ns_a_block:.0f} | {ours.ns_a_block / stock.ns_a_block:.3f} "
-            f"| {stock.longest_ms:.1f} ms | {ours.longest_ms:.1f} ms ({ours.longest_call}) |"
-        )
-
-
-def print_calls(costs: list[Cost]) -> None:
-    names = ("on_new_request", "lookup", "prepare_load", "complete_load", "prepare_store", "complete_store")
-    names += ("on_request_finished",)
-    print("| manager | policy | capacity | request | state | " + " | ".join(names) + " |")
-    print("|---" * (5 + len(names)) + "|")
-    for cost in costs:
-        calls = " | ".join(f"{cost.by_call.get(name, 0):.0f}" for name in names)
-        print(f"| {cost.manager} | {cost.policy} | {cost.capacity:,} | {cost.size} | {cost.state} | {calls} |")
-
-
-def plot(costs: list[Cost], file: Path) -> None:
-    """Time a block against capacity, for requests of the largest size on a full cache."""
-    import altair as alt
-
-    from kvloft.report import charts
-
-    size = max(cost.size for cost in costs)
-    rows = [
-        {"capacity": c.capacity, "us": c.ns_a_block / 1000, "manager": c.manager, "policy": c.policy}
-        for c in costs
-        if (c.size, c.state) == (size, "full")
-    ]
-    base = charts.chart_of(rows).encode(
-        x=alt.X("capacity:Q", scale=alt.Scale(type="log"), title="capacity, blocks"),
-        y=alt.Y("us:Q", scale=alt.Scale(type="log"), title="microseconds a block over a request's life"),
-        color=alt.Color("policy:N"),
-        strokeDash=alt.StrokeDash("manager:N", scale=alt.Scale(domain=["kvloft", "stock"], range=[[1, 0], [6, 4]])),
-    )
-    lines = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=40))
-    charts.save(charts.sized(lines).properties(title=f"Requests of {size:,} blocks, cache full"), file)
-
-
 def machine() -> dict[str, str]:
     model = next(
         (
@@ -308,6 +277,7 @@ def machine() -> dict[str, str]:
     )
     return {
         "cpu": f"{model}, {os.cpu_count()} cores",
+        "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
         "numpy": np.__version__,
         "vllm": vllm_version,
@@ -315,17 +285,22 @@ def machine() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="fewer requests, capacity 100,000 only, no memory")
     parser.add_argument("--policies", default=",".join(ours for ours, _ in POLICIES))
     parser.add_argument("--capacities", default="")
     parser.add_argument("--sizes", default="")
     parser.add_argument("--states", default="warm,full")
     parser.add_argument("--requests", type=int, default=0)
-    parser.add_argument("--parts", default="costs,waiting,pins,memory")
+    parser.add_argument("--parts", default="costs,waiting,pins,memory,steps")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, help="write a plot here, as SVG or PNG")
+    parser.add_argument("--again", type=Path, metavar="JSON", help="measure nothing; write the document from these figures")
     options = parser.parse_args()
+    if options.again:
+        report.write(json.loads(options.again.read_text()), DOCUMENT)
+        return
+    narrower = ("short", "policies", "capacities", "sizes", "states", "parts")
+    everything = all(getattr(options, name) == parser.get_default(name) for name in narrower)
     capacities = [int(n) for n in options.capacities.split(",") if n] or list(
         CAPACITIES[:1] if options.short else CAPACITIES
     )
@@ -333,56 +308,38 @@ def main() -> None:
     requests = options.requests or (60 if options.short else REQUESTS)
     policies = [(ours, stock) for ours, stock in POLICIES if ours in options.policies.split(",")]
     parts = options.parts.split(",")
-    facts = machine()
-    print(", ".join(f"{name} {value}" for name, value in facts.items()), "\n")
-    figures: dict[str, Any] = {"machine": facts}
+    figures: dict[str, Any] = {"machine": machine(), "requests": requests, "different": DIFFERENT, "against": dict(policies)}
     if "costs" in parts:
         series = [("stock", policy) for policy in dict.fromkeys(stock for _, stock in policies)]
         series += [("kvloft", policy) for policy, _ in policies]
-        costs = [
-            measure(manager, policy, capacity, size, state, requests)
-            for capacity in capacities
-            for size in sizes
-            for state in options.states.split(",")
-            for manager, policy in series
-        ]
-        print_costs(costs)
-        print("\nNanoseconds a block by call:\n")
-        print_calls(costs)
-        for ours, _ in policies:
-            means = [
-                np.mean([c.ns_a_block for c in costs if (c.manager, c.policy, c.capacity) == ("kvloft", ours, capacity)])
-                for capacity in capacities
-            ]
-            for (small, large), (before, after) in zip(pairwise(capacities), pairwise(means), strict=True):
-                print(f"\n{ours}: a block costs {after / before:.2f} times as much at {large:,} as at {small:,}")
-        figures["costs"] = [asdict(cost) for cost in costs]
-        if options.plot:
-            plot(costs, options.plot)
+        figures["costs"] = []
+        for capacity in capacities:
+            for size in sizes:
+                for state in options.states.split(","):
+                    for manager, policy in series:
+                        cost = measure(manager, policy, capacity, size, state, requests)
+                        figures["costs"].append(asdict(cost))
+                        told = (
+                            f"{manager} {policy}, {capacity:,} blocks, {size} a request, {state}: {cost.ns_a_block:.0f} ns"
+                        )
+                        print(told, file=sys.stderr, flush=True)
     if "waiting" in parts:
-        figures["waiting"] = {}
-        for manager in ("stock", "kvloft"):
-            spent = measure_waiting(manager, "lru", capacities[-1])
-            figures["waiting"][manager] = spent
-            print(
-                f"\nwaiting: {manager} {spent[manager]:.0f} ns a lookup, a dict probe called the same way "
-                f"{spent['probe']:.0f} ns: ratio {spent[manager] / spent['probe']:.2f}"
-            )
+        figures["waiting"] = {manager: measure_waiting(manager, "lru", capacities[-1]) for manager in ("stock", "kvloft")}
     if "pins" in parts:
-        print("\n| pinned | evicted | ms |\n|---|---|---|")
         figures["pins"] = measure_pins("lru", capacities[0])
-        for row in figures["pins"]:
-            print(f"| {row['pinned']:,} | {row['evicted']:,} | {row['ms']:.2f} |")
     if "memory" in parts and not options.short:
-        print("\n| manager | policy | bytes a block |\n|---|---|---|")
-        figures["memory"] = []
-        for manager in ("stock", "kvloft"):
-            for policy in dict.fromkeys(stock if manager == "stock" else ours for ours, stock in policies):
-                size = measure_memory(manager, policy, capacities[-1])
-                figures["memory"].append({"manager": manager, "policy": policy, "bytes_a_block": size})
-                print(f"| {manager} | {policy} | {size:.0f} |", flush=True)
+        figures["memory"] = [
+            {"manager": manager, "policy": policy, "bytes_a_block": measure_memory(manager, policy, capacities[-1])}
+            for manager in ("stock", "kvloft")
+            for policy in dict.fromkeys(stock if manager == "stock" else ours for ours, stock in policies)
+        ]
+    if "steps" in parts:
+        figures["steps"] = tables.measure(capacities[-1], min(8192, capacities[-1] // 8), 60)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(report.text(figures))
+    if everything:
+        report.write(figures, DOCUMENT)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ adds. `--short` takes tables of 100,000; `--json FILE` writes the figures.
 import argparse
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,9 +16,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kvloft._table import Index, Queues, distinct
+from kvloft._table import Index, Queues, ascending, distinct
 
 Keys = Sequence[bytes]
+HASHING = "each key once, hashing it"
+"""Bytes remember their hash, so that is a step of its own."""
 
 
 def anew(keys: Keys) -> list[bytes]:
@@ -36,16 +39,23 @@ def steps(blocks: int, batch: int) -> dict[str, tuple[Callable[[Keys], object], 
         queues.add(part)
         strangers.take([key[:32] + b"else" for key in part])
     look = index.answers(0, 1, 2)
+    places: dict[bytes, int] = {}
 
     def nothing(keys: Keys) -> None:
         """Nothing to prepare."""
 
+    def place(keys: Keys) -> None:
+        places.clear()
+        places.update(zip(anew(keys), range(len(keys)), strict=True))
+
     return {
         "lookup, key by key": (nothing, lambda keys: [look(key) for key in keys]),
+        HASHING: (nothing, distinct),
         "each key once": (nothing, distinct),
         "pin": (nothing, index.pin),
         "unpin": (index.pin, index.unpin),
         "find residents": (nothing, index.present),
+        "find them again": (index.present, index.present),
         "find that none is there": (nothing, strangers.absent),
         "move in a queue": (nothing, queues.touch),
         "give up slots": (nothing, index.drop),
@@ -53,6 +63,7 @@ def steps(blocks: int, batch: int) -> dict[str, tuple[Callable[[Keys], object], 
         "leave a queue": (nothing, queues.remove),
         "enter a queue": (queue_leaver(queues), queues.add),
         "make a set": (nothing, set),
+        "find that positions ascend": (place, lambda _: ascending(map(places.get, places))),
     }
 
 
@@ -73,6 +84,8 @@ def measure(blocks: int, batch: int, rounds: int) -> list[dict[str, object]]:
             keys = everything[start : start + batch]
             prepare(keys)
             keys = anew(keys)
+            if name != HASHING:
+                deque(map(hash, keys), 0)
             began = time.perf_counter()
             run(keys)
             times.append(time.perf_counter() - began)
