@@ -12,8 +12,9 @@ in_pages(size_t bytes)
     return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-/* Zeroed memory. What is large lies in huge pages, for a random access to small ones waits for their addresses as well; `touch`
- * it now if it will be needed at once, for a first touch may take the kernel milliseconds. */
+/* Zeroed memory, touched now if it will be needed at once. Then what is large lies in huge pages, for a random access to small
+ * ones waits for their addresses as well. Else in small ones: the first touch of a huge page may take the kernel milliseconds,
+ * and a batch touches dozens of them. */
 static void *
 allocate(size_t count, size_t size, bool touch)
 {
@@ -34,7 +35,8 @@ allocate(size_t count, size_t size, bool touch)
     if (before)
         munmap(mapped, before);
     munmap(memory + pages, HUGE_PAGE - before);
-    (void)madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
+    if (touch)
+        (void)madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
     if (touch)
         memset(memory, 0, bytes);
     return memory;
