@@ -35,10 +35,10 @@ allocate(size_t count, size_t size, bool touch)
     if (before)
         munmap(mapped, before);
     munmap(memory + pages, HUGE_PAGE - before);
-    if (touch)
+    if (touch) {
         (void)madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish; kernels without them refuse */
-    if (touch)
         memset(memory, 0, bytes);
+    }
     return memory;
 }
 
