@@ -132,7 +132,7 @@ look(Ages *self, uint32_t number)
         Leaf first = queue->leaves[0];
         int bin = bin_at(self, first.last), stage = self->stage_of[bin];
         if (stage == (int)number % self->stages) {
-            queue->lowest = self->index[kind * self->bins.bins + bin];
+            queue->lowest = self->rank[kind * self->bins.bins + bin];
             bool ends = bin < self->bins.bins - 1 && self->bins.ends[bin] < NEVER - first.last;
             queue->until = ends ? first.last + self->bins.ends[bin] : NEVER;
             return 0;
@@ -278,7 +278,16 @@ ages_bin(Ages *self, PyObject *given)
     return segment ? PyLong_FromLong(bin_at(self, segment->last)) : NULL;
 }
 
-/* Within a stage the index of an age is at most that of younger ones. */
+static PyObject *
+ages_index(Ages *self, PyObject *given)
+{
+    AgedRun *segment = as_aged_run(given);
+    if (segment && (segment->kind < 0 || segment->kind >= self->classes))
+        return PyErr_Format(PyExc_ValueError, "class %d of %d", segment->kind, self->classes);
+    int at = segment ? segment->kind * self->bins.bins + bin_at(self, segment->last) : 0;
+    return segment ? PyFloat_FromDouble(self->index[at]) : NULL;
+}
+
 static PyObject *
 ages_rank(Ages *self, PyObject *given)
 {
@@ -292,7 +301,8 @@ ages_rank(Ages *self, PyObject *given)
         int bin = i % bins;
         double index = ((double *)view.buf)[i];
         bool begins = !bin || self->stage_of[bin] != self->stage_of[bin - 1];
-        self->index[i] = begins || index < self->index[i - 1] ? index : self->index[i - 1];
+        self->index[i] = index;
+        self->rank[i] = begins || index < self->rank[i - 1] ? index : self->rank[i - 1];
     }
     PyBuffer_Release(&view);
     if (!fits) {
@@ -329,8 +339,9 @@ allocate(Ages *self)
     self->until = AT_ONCE;
     self->stage_of = PyMem_Calloc((size_t)self->bins.bins, sizeof(*self->stage_of));
     self->index = PyMem_Calloc((size_t)(self->classes * self->bins.bins), sizeof(*self->index));
+    self->rank = PyMem_Calloc((size_t)(self->classes * self->bins.bins), sizeof(*self->rank));
     self->queues = PyMem_Calloc((size_t)(self->classes * self->stages), sizeof(*self->queues));
-    if (self->stage_of && self->index && self->queues)
+    if (self->stage_of && self->index && self->rank && self->queues)
         return 0;
     PyErr_NoMemory();
     return -1;
@@ -370,6 +381,7 @@ copy_shape(Ages *self, const Ages *from)
     memcpy(self->bins.ends, from->bins.ends, (size_t)self->bins.bins * sizeof(*self->bins.ends));
     memcpy(self->stage_of, from->stage_of, (size_t)self->bins.bins * sizeof(*self->stage_of));
     memcpy(self->index, from->index, (size_t)(self->classes * self->bins.bins) * sizeof(*self->index));
+    memcpy(self->rank, from->rank, (size_t)(self->classes * self->bins.bins) * sizeof(*self->rank));
     return 0;
 }
 
@@ -457,12 +469,14 @@ ages_dealloc(Ages *self)
     PyMem_Free(self->bins.ends);
     PyMem_Free(self->stage_of);
     PyMem_Free(self->index);
+    PyMem_Free(self->rank);
     PyMem_Free(self->queues);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyMethodDef methods[] = {
     {"bin", (PyCFunction)ages_bin, METH_O, NULL},
+    {"index", (PyCFunction)ages_index, METH_O, NULL},
     {"put", (PyCFunction)ages_put, METH_O, NULL},
     {"take", (PyCFunction)ages_take, METH_NOARGS, NULL},
     {"take_before", (PyCFunction)ages_take_before, METH_O, NULL},

@@ -59,13 +59,14 @@ homes_runs(Homes *self, PyObject *given)
 }
 
 static PyObject *
-homes_put(Homes *self, PyObject *args)
+homes_put(Homes *self, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *given;
-    long long home;
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "give keys and a number");
+    long long home = PyLong_AsLongLong(args[1]);
     Batch batch;
-    if (!PyArg_ParseTuple(args, "OL", &given, &home) || keys_may_change(&self->keys) < 0 ||
-        batch_find(&batch, &self->keys, given) < 0)
+    if ((home == -1 && PyErr_Occurred()) || keys_may_change(&self->keys) < 0 ||
+        batch_find(&batch, &self->keys, args[0]) < 0)
         return NULL;
     bool added = batch_reserve(&batch) == 0 && batch_add(&batch, false) == 0;
     for (Py_ssize_t i = 0; added && i < batch.count; i++)
@@ -103,15 +104,6 @@ as_run(PyObject *given)
     return false;
 }
 
-static PyObject *
-part(PyObject *keys, Py_ssize_t from, Py_ssize_t to)
-{
-    PyObject *some = PyTuple_GetSlice(keys, from, to);
-    if (some && !PyObject_GC_IsTracked(keys))
-        PyObject_GC_UnTrack(some); /* as `untracked` */
-    return some;
-}
-
 /* Leave a segment its first keys. Those that stay are not touched, if nobody else has the tuple: there may be thousands. */
 static int
 shorten(Run *run, Py_ssize_t count)
@@ -127,7 +119,9 @@ shorten(Run *run, Py_ssize_t count)
             PyObject_GC_UnTrack(run->keys);
         return 0;
     }
-    PyObject *keys = part(run->keys, 0, count);
+    PyObject *keys = PyTuple_GetSlice(run->keys, 0, count);
+    if (keys && !tracked)
+        PyObject_GC_UnTrack(keys); /* as `untracked` */
     if (keys)
         Py_SETREF(run->keys, keys);
     return keys ? 0 : -1;
@@ -145,11 +139,14 @@ homes_cut(Homes *self, PyObject *const *args, Py_ssize_t count)
     Py_ssize_t at = PyTuple_GET_SIZE(run->keys) - n;
     if (n < 0 || at < 0)
         return PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, at + n);
-    PyObject *tail = part(run->keys, at, at + n), *done = tail ? homes_remove(self, tail) : NULL;
-    if (!done || shorten(run, at) < 0)
-        Py_CLEAR(tail);
+    PyObject *left = PyList_New(n);
+    for (Py_ssize_t i = 0; left && i < n; i++)
+        PyList_SET_ITEM(left, i, Py_NewRef(PyTuple_GET_ITEM(run->keys, at + i)));
+    PyObject *done = left ? homes_remove(self, left) : NULL;
+    if (!done || PyList_Reverse(left) < 0 || shorten(run, at) < 0)
+        Py_CLEAR(left);
     Py_XDECREF(done);
-    return tail;
+    return left;
 }
 
 static int
@@ -260,7 +257,7 @@ static PyMethodDef methods[] = {
     {"present", (PyCFunction)homes_present, METH_O, NULL},
     {"absent", (PyCFunction)homes_absent, METH_O, NULL},
     {"runs", (PyCFunction)homes_runs, METH_O, NULL},
-    {"put", (PyCFunction)homes_put, METH_VARARGS, NULL},
+    {"put", (PyCFunction)(void (*)(void))homes_put, METH_FASTCALL, NULL},
     {"remove", (PyCFunction)homes_remove, METH_O, NULL},
     {"cut", (PyCFunction)(void (*)(void))homes_cut, METH_FASTCALL, NULL},
     {"along", (PyCFunction)(void (*)(void))homes_along, METH_FASTCALL, NULL},

@@ -39,12 +39,17 @@ run_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names
 static int
 run_init(Run *self, PyObject *args, PyObject *names)
 {
-    static char *known[] = {"number", "keys", "parent", NULL};
-    long long number;
-    PyObject *keys, *parent;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "LO!O", known, &number, &PyTuple_Type, &keys, &parent))
+    PyObject *number, *keys, *parent;
+    if (!_PyArg_NoKeywords("Run", names) || !PyArg_UnpackTuple(args, "Run", 3, 3, &number, &keys, &parent))
         return -1;
-    self->number = number;
+    if (!PyTuple_Check(keys)) {
+        PyErr_SetString(PyExc_TypeError, "the keys of a segment are a tuple");
+        return -1;
+    }
+    long long name = PyLong_AsLongLong(number);
+    if (name == -1 && PyErr_Occurred())
+        return -1;
+    self->number = name;
     Py_XSETREF(self->keys, Py_NewRef(keys));
     Py_XSETREF(self->parent, Py_NewRef(parent));
     return 0;
@@ -73,6 +78,28 @@ run_dealloc(Run *self)
     drop_above(above);
 }
 
+static PyObject *
+run_free(Run *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "give a number of blocks, and what is to be kept");
+    Py_ssize_t most = PyNumber_AsSsize_t(args[0], PyExc_ValueError), blocks = resident_blocks(self), free = 0;
+    if ((most == -1 && PyErr_Occurred()) || blocks < 0)
+        return NULL;
+    PyObject *keys = Py_NewRef(self->keys); /* asking may run code */
+    int kept = 0;
+    for (; free < most && free < blocks; free++)
+        if ((kept = PySequence_Contains(args[1], PyTuple_GET_ITEM(keys, blocks - 1 - free))) != 0)
+            break;
+    Py_DECREF(keys);
+    return kept < 0 ? NULL : PyLong_FromSsize_t(free);
+}
+
+static PyMethodDef run_methods[] = {
+    {"free", (PyCFunction)(void (*)(void))run_free, METH_FASTCALL, NULL},
+    {NULL},
+};
+
 static PyMemberDef run_members[] = {
     {"keys", T_OBJECT_EX, offsetof(Run, keys), 0, NULL},
     {"parent", T_OBJECT_EX, offsetof(Run, parent), 0, NULL},
@@ -90,6 +117,7 @@ PyTypeObject RunType = {
     .tp_new = run_new,
     .tp_init = (initproc)run_init,
     .tp_dealloc = (destructor)run_dealloc,
+    .tp_methods = run_methods,
     .tp_members = run_members,
 };
 

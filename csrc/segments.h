@@ -68,7 +68,8 @@ struct Ages {
     Bins bins;
     int classes, stages;
     int *stage_of; /* [bins] */
-    double *index; /* [classes, bins] */
+    double *index; /* [classes, bins], as it was given, */
+    double *rank;  /* and so that within a stage it is at most that of younger ages */
     Queue *queues; /* [classes, stages] */
 };
 

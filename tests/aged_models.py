@@ -22,7 +22,7 @@ class NaiveAges:
         self.clock = 0
         self.placed: dict[int, tuple[AgedSegment, int, int]] = {}
         """Segments that were put, with their class and last use at that time."""
-        self.index = np.zeros((classes, len(edges) + 1))
+        self.raw = self.index = np.zeros((classes, len(edges) + 1))
 
     def bin(self, segment: AgedSegment) -> int:
         return bisect_right(self.edges, self.clock - segment.last)
@@ -40,6 +40,7 @@ class NaiveAges:
         ]
 
     def rank(self, index: "np.ndarray[Any, np.dtype[np.float64]]") -> None:
+        self.raw = index
         parts = np.split(index, self.stages, axis=1)
         self.index = np.hstack([np.minimum.accumulate(part, axis=1) for part in parts])
 

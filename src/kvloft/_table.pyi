@@ -297,8 +297,8 @@ class Homes:
             KeyError: one had none.
         """
 
-    def cut(self, segment: Run, n: int) -> tuple[Key, ...]:
-        """Take the last n blocks off a segment, which have no number any more; what they are.
+    def cut(self, segment: Run, n: int) -> list[Key]:
+        """Take the last n blocks off a segment, which have no number any more; what they are, the last first.
 
         Raises:
             ValueError: it has fewer.
@@ -334,6 +334,8 @@ class Run:
     def __init__(self, number: int, keys: tuple[Key, ...], parent: Self | None) -> None: ...
     @property
     def number(self) -> int: ...
+    def free(self, n: int, keep: Container[Key]) -> int:
+        """How many of its last n blocks may leave: those behind the last one that is to be kept."""
 
 class AgedRun(Run):
     """A run and what is known of its use. Times are numbers of requests."""
@@ -396,6 +398,13 @@ class Ages:
 
     def bin(self, segment: AgedRun) -> int:
         """The bin of a segment's age now."""
+
+    def index(self, segment: AgedRun) -> float:
+        """The index of a segment's class and age now, as given to `rank`.
+
+        Raises:
+            ValueError: there is no such class.
+        """
 
     def put(self, segment: AgedRun) -> None:
         """A segment may end a resident chain now or no more, or is of another class or age. If it ends one, it is a leaf.
@@ -494,7 +503,8 @@ class Ghosts:
         several it is the one that came to begin with it last."""
 
     def evict(self, segment: AgedRun, keys: Sequence[Key]) -> None:
-        """Blocks that come before those that a segment has lost already have left as well; it is the youngest ghost now."""
+        """A segment has lost more blocks, the last of them first, before those that it has lost already. It is the youngest
+        ghost now."""
 
     def extend(self, segment: AgedRun, keys: Sequence[Key]) -> None:
         """Blocks come behind those that a segment has lost. If it had lost none, it is the youngest ghost."""

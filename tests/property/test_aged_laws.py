@@ -120,6 +120,11 @@ class AgedMachine(RuleBasedStateMachine):
         self.ages.rank(index)
         self.naive.rank(index)
 
+    @rule(at=_SEGMENT)
+    def index(self, at: int) -> None:
+        segment = self.segments[at]
+        assert self.ages.index(segment) == self.naive.raw[segment.kind, self.naive.bin(segment)]
+
     @rule()
     def look(self) -> None:
         self.uses.look()
@@ -157,7 +162,7 @@ class GhostMachine(RuleBasedStateMachine):
 
     @rule(at=_GHOST, keys=_KEYS)
     def evict(self, at: int, keys: list[int]) -> None:
-        self.ghosts.evict(self.segments[at], tuple(keys))
+        self.ghosts.evict(self.segments[at], keys[::-1])
         self.naive.evict(at, keys)
 
     @rule(at=_GHOST, keys=_KEYS)
@@ -229,7 +234,7 @@ class ShadowMachine(RuleBasedStateMachine):
         lost = segment.keys[-n:]
         self.shadow.lose(segment, len(lost))
         self.naive.lose(segment, len(lost))
-        self.ghosts.evict(segment, lost)
+        self.ghosts.evict(segment, lost[::-1])
         segment.keys = segment.keys[: len(segment.keys) - len(lost)]
 
     @rule(at=_SHADOWED, n=st.integers(1, 4))

@@ -122,7 +122,7 @@ def test_copies_have_segments_of_their_own() -> None:
     one.origin = (above, 1, 0, 3)
     leaves.put(one)
     ghosts = Ghosts()
-    ghosts.evict(one, ("x", "y"))
+    ghosts.evict(one, ("y", "x"))
     copied, copied_ghosts, twin = deepcopy((leaves, ghosts, one))
     assert copied_ghosts.find(["x", "y"]) == (twin, 2) and ghosts.find("x") == (one, 1)
     assert copied.leaves() == [twin] and twin is not one and twin.parent is not above
@@ -147,6 +147,7 @@ def test_copies_have_segments_of_their_own() -> None:
         lambda: ages().rank(np.zeros((3, BINS))),
         lambda: ages().rank(np.zeros(2 * BINS)),
         lambda: ages().put(segment(kind=2)),
+        lambda: ages().index(segment(kind=2)),
         lambda: ages().put(segment(kind=-1)),
         lambda: ages().put(segment(last=1)),
         lambda: ages().put(segment(last=-1)),
@@ -202,6 +203,11 @@ def broken(name: str, value: object = None) -> AgedSegment:
         lambda: Ages(1, EDGES, 7),  # type: ignore[arg-type]
         lambda: ages().put(7),  # type: ignore[arg-type]
         lambda: ages().bin(Segment(0, (), None)),  # type: ignore[arg-type]
+        lambda: ages().index(7),  # type: ignore[arg-type]
+        lambda: segment().free(1),  # type: ignore[call-arg]
+        lambda: segment().free("a", ()),  # type: ignore[arg-type]
+        lambda: segment().free(1, 7),  # type: ignore[arg-type]
+        lambda: broken("keys").free(1, ()),
         lambda: ages().put(broken("keys")),
         lambda: ages().put(broken("keys", [1])),
         lambda: ages().rank("abc"),  # type: ignore[arg-type]
@@ -322,9 +328,9 @@ class Wild:
 
 def test_keys_that_change_the_ghosts_that_look_for_them() -> None:
     ghosts, one = Ghosts(), segment()
-    ghosts.evict(one, [1, 5, 5])
+    ghosts.evict(one, [5, 5, 1])
     assert ghosts.find([1, Wild(lambda: ghosts.drop(one, 3)), 5]) == (one, 1)
-    ghosts.evict(one, [1, Wild(lambda: ghosts.evict(one, [7]))])
+    ghosts.evict(one, [Wild(lambda: ghosts.evict(one, [7])), 1])
     assert ghosts.find([1, 5, 7]) == (one, 3)
 
     def fail() -> None:
@@ -360,7 +366,7 @@ def test_along_a_chain_of_segments() -> None:
 def test_a_segment_loses_its_tail() -> None:
     homes, one = Homes(), AgedSegment(0, untracked(range(5)), None)
     homes.put(one.keys, 0)
-    assert homes.cut(one, 0) == () and homes.cut(one, 2) == (3, 4)
+    assert homes.cut(one, 0) == [] and homes.cut(one, 2) == [4, 3]
     assert one.keys == (0, 1, 2) and [*homes] == [0, 1, 2] and not gc.is_tracked(one.keys)
     homes.remove([2])
     with pytest.raises(KeyError):
@@ -373,9 +379,9 @@ def test_what_is_not_asked_for_stays_where_it_is_when_a_tail_leaves() -> None:
     homes, one = Homes(), segment(blocks=5)
     homes.put(one.keys, 0)
     shared = one.keys
-    assert homes.cut(one, 2) == (3, 4) and shared == (0, 1, 2, 3, 4) and one.keys == (0, 1, 2)
+    assert homes.cut(one, 2) == [4, 3] and shared == (0, 1, 2, 3, 4) and one.keys == (0, 1, 2)
     del shared
-    assert homes.cut(one, 1) == (2,) and homes.cut(one, 2) == (0, 1) and one.keys == ()
+    assert homes.cut(one, 1) == [2] and homes.cut(one, 2) == [1, 0] and one.keys == ()
 
 
 def test_uses_that_lru_has_lost_are_forgotten() -> None:
@@ -390,3 +396,10 @@ def test_uses_that_lru_has_lost_are_forgotten() -> None:
     shadow.lose(one, 1)
     assert (shadow.apart, shadow.lacking(one, 9)) == (0, 0)
     shadow.remember(0)
+
+
+def test_what_may_leave_lies_behind_what_is_kept() -> None:
+    one = segment(blocks=6)
+    for keep in (set, list, dict.fromkeys):
+        assert [one.free(4, keep(kept)) for kept in ([], [0], [2], [4, 1], [5])] == [4, 4, 3, 1, 0]
+    assert one.free(9, ()) == 6 and one.free(0, ()) == 0 and one.free(-1, ()) == 0

@@ -118,7 +118,7 @@ class HDI(Policy):
             parent = self._end_at(known, before)
             for ghost, part in self._parts(run):
                 parent = self._attach(part, parent, ghost, offer.request)
-        for run, before in runs(offer.declined, offer):
+        for run, before in runs(offer.declined, offer) if offer.declined else ():
             self._miss(run, before, offer.request)
             self._trim()
 
@@ -128,8 +128,8 @@ class HDI(Policy):
             counts[number] = counts.get(number, 0) + count
         for number, count in counts.items():
             segment = self._tree.segments[number]
-            if segment.origin:
-                ghost, matched, kind, bin = segment.origin
+            if origin := segment.origin:
+                ghost, matched, kind, bin = origin
                 segment.origin = None
                 self._uses.reuse(kind, bin, count)
                 if ghost.evicted:
@@ -140,7 +140,9 @@ class HDI(Policy):
             segment.committed = True
 
     def finish(self, chain: Sequence[Key], stored: Set[Key], request: Request) -> None:
-        missed = [ghost for ghost in self._missed.pop(request.id, ()) if self._tree.segments.get(ghost.number) is ghost]
+        missed = self._missed.pop(request.id, None)
+        if missed:
+            missed = [ghost for ghost in missed if self._tree.segments.get(ghost.number) is ghost]
         if not chain and not missed:
             return
         self._ages.tick()
@@ -169,27 +171,24 @@ class HDI(Policy):
         victims = self._evict_tips(n, keep) if self._tips and self._partial > self.PARTIAL else []
         left: list[AgedSegment] = []
         ages, price = self._ages, self._price
-        plain = isinstance(keep, (set, frozenset))
         freely = True
         while (wanted := n - len(victims)) and (segment := ages.take() if freely else self._take_what_lru_lost()):
-            tail = segment.keys[-wanted:]
-            free = len(tail) if plain and keep.isdisjoint(tail) else _behind(tail, keep)
+            free = segment.free(wanted, keep)
             if free and freely and not self._rival.lets(segment, free):
                 freely = False
                 ages.put(segment)
                 continue
             if free:
-                index = self._index[segment.kind][ages.bin(segment)]
-                price += (index - price) * min(1.0, free / self.capacity)
-                victims += reversed(self._evict_tail(segment, free))
+                price += (ages.index(segment) - price) * (free / self.capacity)
+                victims += self._evict_tail(segment, free)
             if segment.keys:
                 left.append(segment)
         for segment in left:
             ages.put(segment)
         self._price = price
-        self.evictions["leaf"] += len(victims)
+        self.evictions["leaf"] += n - wanted
         if wanted:
-            inner = [key for key in self._tree.home if key not in keep][: n - len(victims)]
+            inner = [key for key in self._tree.home if key not in keep][:wanted]
             self.forget(inner)
             self.evictions["inner"] += len(inner)
             victims += inner
@@ -245,7 +244,7 @@ class HDI(Policy):
         parent.live += 1
         if ghost:
             segment.stamp = ghost.stamp
-            self._rival.shadow.regain(ghost, len(part))
+            self._rival.regain(ghost, len(part))
             segment.origin = (ghost, len(part), ghost.kind, self._ages.bin(ghost))
             segment.reads, segment.turn = ghost.reads + 1, ghost.turn
             segment.ends = ghost.ends and len(part) >= ghost.evicted - 1
@@ -301,12 +300,15 @@ class HDI(Policy):
     def _path(self, chain: Sequence[Key]) -> list[AgedSegment]:
         """The segments of a chain, cut so that it covers each of them to its end."""
         path: list[AgedSegment] = []
-        for segment, end in self._tree.walk(chain):
-            if end < len(segment.keys):
-                path.append(self._split(segment, end))
-                self._leave_behind(segment)
-            else:
-                path.append(self._part_ghost(segment) if segment.evicted else segment)
+        chain, at = tuple(chain), 0
+        while at < len(chain):
+            whole, end, at = self._tree.home.along(chain, at, self._tree.segments)
+            last = whole[-1]
+            cut = end < len(last.keys) and whole.pop()
+            path += [self._part_ghost(segment) if segment.evicted else segment for segment in whole]
+            if cut:
+                path.append(self._split(last, end))
+                self._leave_behind(last)
         return path
 
     def _use(self, path: Sequence[AgedSegment], stored: Set[Key] = frozenset()) -> None:
@@ -347,13 +349,13 @@ class HDI(Policy):
             yield ghost, run[:matched]
             run = run[matched:]
 
-    def _evict_tail(self, segment: AgedSegment, n: int) -> tuple[Key, ...]:
-        tail = self._tree.home.cut(segment, n)
-        self._ghosts.evict(segment, tail)
+    def _evict_tail(self, segment: AgedSegment, n: int) -> list[Key]:
+        left = self._tree.home.cut(segment, n)
+        self._ghosts.evict(segment, left)
         self._rival.shadow.lose(segment, n)
         if not segment.keys:
             self._emptied(segment)
-        return tail
+        return left
 
     def _evict_tips(self, n: int, keep: Set[Key]) -> list[Key]:
         """Last blocks of requests, up to n: partial ones, that nobody can use."""
@@ -414,7 +416,6 @@ class HDI(Policy):
 
     def _rank(self) -> None:
         hazards = self._hazards
-        self._index: list[list[float]] = hazards.index.tolist()
         self._ages.rank(hazards.index)
         self._worth: list[float] = np.where(hazards.ever < 0.5, hazards.index[:, 0], np.inf).tolist()
         self._worst = min(self._worth)
@@ -433,8 +434,3 @@ def _tail(parent: AgedSegment) -> tuple[int, int]:
 def _shared(reads: int) -> int:
     """The class of a segment that was read so often."""
     return _KINDS_BY_READS[min(reads, len(_KINDS_BY_READS) - 1)]
-
-
-def _behind(tail: Sequence[Key], keep: Set[Key]) -> int:
-    """How many of the last blocks are free to leave, up to the last one that is not."""
-    return next((n for n, key in enumerate(reversed(tail)) if key in keep), len(tail))

@@ -37,6 +37,7 @@ class Rival:
         self._capacity = capacity
         self._credit = 0.0
         self._asked = self._requests = 1
+        self._weigh()
 
     def count(self, ours: int, its: int, asked: int) -> None:
         """Blocks that a request hit, that LRU would have hit, and that were asked for."""
@@ -44,6 +45,12 @@ class Rival:
         self._asked += asked
         self._requests += 1
         self.shadow.remember(self.MEMORY * self._capacity)
+        self._weigh()
+
+    def regain(self, segment: AgedRun, blocks: int) -> None:
+        """We have so many of the blocks again that we lost, because they were asked for."""
+        self.shadow.regain(segment, blocks)
+        self._weigh()
 
     def lets(self, segment: AgedRun, blocks: int) -> bool:
         """Whether we may lose so many more of a segment's blocks, even if LRU would not."""
@@ -52,7 +59,12 @@ class Rival:
 
     def affords(self, lacking: int, more: int) -> bool:
         """Whether we may lose `more` blocks that LRU has, after which so many of those that one request used are lacking."""
-        shadow, usual = self.shadow, self._asked / self._requests
-        missed = shadow.missed + self.DOUBT * usual
-        risk = min(1.0, max(self.LEAST, self.SAFETY * missed / (missed + shadow.spared)))
-        return max(lacking, risk * (shadow.apart + more)) <= self._credit + self.GRANT * usual
+        return max(lacking, self._risk * (self.shadow.apart + more)) <= self._purse
+
+    def _weigh(self) -> None:
+        usual = self._asked / self._requests
+        missed = self.shadow.missed + self.DOUBT * usual
+        self._risk = min(1.0, max(self.LEAST, self.SAFETY * missed / (missed + self.shadow.spared)))
+        """The part of what LRU has and we do not that has to be paid for, ..."""
+        self._purse = self._credit + self.GRANT * usual
+        """... and what we can pay, in blocks."""
