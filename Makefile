@@ -52,8 +52,8 @@ matrix:
 clean:
 	rm -rf $(VENV) build dist src/kvloft/*.so site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Again when the compiled part has changed.
-$(VENV)/.core: pyproject.toml setup.py $(wildcard csrc/*)
+# Again when a compiled part has changed.
+$(VENV)/.core: pyproject.toml setup.py $(wildcard csrc/* csrc/*/*)
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip --disable-pip-version-check install --quiet --upgrade pip

@@ -62,8 +62,10 @@ class Case:
 
 
 def by_kvloft(place: Path, case: Case) -> Rates:
+    """The segments are made before the clock starts, like fio's file and the bare one."""
     capacity = int(case.blocks * stride_of(case.block) * 1.1) + (8 << 20)
     tier = DiskTier(place, capacity, case.block, SPACE, direct=True)
+    tier._upkeep.grow(case.blocks)
     before = cpu()
     runs = [
         store_all(tier, case.keys[0], case.buffers, case.job),

@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kvloft.testing.tiers import RawTier
 from kvloft.tiers.disk import Files
@@ -56,7 +57,7 @@ class RawDisk(RawTier):
 
 
 class BrittleFiles(Files):
-    """System calls that fail or hang when told to. "Medium" means the slots: what is read and written in whole pages."""
+    """System calls that fail or hang when told to; those that fail are the ones on slots."""
 
     def __init__(self) -> None:
         self.how: str | None = None
@@ -73,16 +74,21 @@ class BrittleFiles(Files):
 
     def read(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
         self.works.wait()
-        if self.how == "read" and _is_medium(buffers):
-            raise OSError(self.error, os.strerror(self.error))
         return super().read(fd, buffers, offset)
 
     def write(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> int:
         self.works.wait()
-        if self.how == "write" and _is_medium(buffers):
-            raise OSError(self.error, os.strerror(self.error))
         return super().write(fd, buffers, offset)
 
+    def read_slots(self, *call: Any) -> None:
+        self._fail_if("read")
+        super().read_slots(*call)
 
-def _is_medium(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
-    return sum(len(buffer) for buffer in buffers) > PAGE
+    def write_slots(self, *call: Any, sync: bool) -> None:
+        self._fail_if("write")
+        super().write_slots(*call, sync=sync)
+
+    def _fail_if(self, how: str) -> None:
+        self.works.wait()
+        if self.how == how:
+            raise OSError(self.error, os.strerror(self.error))

@@ -52,7 +52,7 @@ def sleepy_io(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]
         if hasattr(os, name):
             monkeypatch.setattr(os, name, slowed(getattr(os, name), f"os.{name}", seen))
     monkeypatch.setattr(builtins, "open", slowed(builtins.open, "open", seen))
-    for name in ("read", "write", "sync", "allocate", "open", "close", "stat", "list", "free_bytes"):
+    for name in ("read", "write", "read_slots", "write_slots", "allocate", "open", "close", "stat", "list", "free_bytes"):
         monkeypatch.setattr(Files, name, slowed(getattr(Files, name), f"Files.{name}", seen))
     monkeypatch.setattr(mmap, "mmap", type("mmap", (mmap.mmap,), {"flush": slowed(mmap.mmap.flush, "mmap.flush", seen)}))
     yield seen

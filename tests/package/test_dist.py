@@ -92,7 +92,8 @@ def test_the_wheel_has_what_belongs_there_and_no_more(wheel: Path):
         facts = Parser().parsestr(archive.read(metadata).decode())
         points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
     assert "kvloft/py.typed" in names
-    assert any(re.fullmatch(r"kvloft/_table\..*\.so", name) for name in names)
+    for compiled in ("_table", "_frames"):
+        assert any(re.fullmatch(rf"kvloft/{compiled}\..*\.so", name) for name in names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"kvloft"}
     sources = [path for path in (ROOT / "src/kvloft").rglob("*") if path.suffix in (".py", ".pyi")]
     assert {name for name in names if name.endswith((".py", ".pyi"))} == {

@@ -344,7 +344,7 @@ def test_no_call_of_the_scheduler_does_io(tmp_path: Path, io: list[tuple[str, in
     scheduler.manager.on_request_finished(context)
     here = threading.get_ident()
     assert {what for what, thread in io if thread == here} == set()
-    assert {"Files.read", "Files.write"} <= {what for what, _ in io}
+    assert {"Files.read_slots", "Files.write_slots"} <= {what for what, _ in io}
     scheduler.manager.shutdown()
     assert scheduler.released == 1
 

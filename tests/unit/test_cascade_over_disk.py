@@ -97,7 +97,7 @@ def test_no_call_on_the_schedulers_thread_does_io(tmp_path: Path, io: list[tuple
     mine = {what for what, thread in io if thread == here}
     others = {what for what, thread in io if thread != here}
     assert mine == set()
-    assert {"Files.read", "Files.write"} <= others, "the disk was not used, so nothing was proved"
+    assert {"Files.read_slots", "Files.write_slots"} <= others, "the disk was not used, so nothing was proved"
     server.cascade.close()
 
 

@@ -18,6 +18,7 @@ from kvloft.keys import Namespace, digest_key
 from kvloft.policies import BUILTIN, LRU, Offer
 from kvloft.tiers import Presence, Status
 from kvloft.tiers.disk import DiskTier, Files
+from kvloft.tiers.disk.files import Ended, Mover, Slots
 from kvloft.troubles import PAUSE, Troubles
 
 BLOCK = 8192
@@ -246,18 +247,17 @@ class OneBadBlock(Files):
     def __init__(self, at: int) -> None:
         self.at = at
 
-    def _check(self, buffers: Sequence[Any], offset: int) -> None:
-        length = sum(len(buffer) for buffer in buffers)
-        if length >= BLOCK + 4096 and offset <= self.at < offset + length:
+    def _check(self, slots: Slots, offset: int) -> None:
+        if offset <= self.at < offset + slots.nbytes:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def read(self, fd: int, buffers: Sequence[Any], offset: int) -> int:
-        self._check(buffers, offset)
-        return super().read(fd, buffers, offset)
+    def read_slots(self, mover: Mover, ended: Ended, fd: int, slots: Slots, offset: int) -> None:
+        self._check(slots, offset)
+        super().read_slots(mover, ended, fd, slots, offset)
 
-    def write(self, fd: int, buffers: Sequence[Any], offset: int) -> int:
-        self._check(buffers, offset)
-        return super().write(fd, buffers, offset)
+    def write_slots(self, mover: Mover, ended: Ended, fd: int, slots: Slots, offset: int, *rest: Any, sync: bool) -> None:
+        self._check(slots, offset)
+        super().write_slots(mover, ended, fd, slots, offset, *rest, sync=sync)
 
 
 def test_one_bad_sector_costs_one_block_and_is_not_used_again(disk: Callable[..., Disk]) -> None:

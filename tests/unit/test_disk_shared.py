@@ -150,7 +150,7 @@ def test_what_another_uses_stays(disk: Callable[..., Disk]) -> None:
 def _store_and_wait(place: str, ready: Any) -> None:
     one = Disk(Path(place), CAPACITY).open()
     one.store(names(10))
-    one.tier._space.lock_file.claim(one.tier._digest(b"claimed"))
+    one.tier._space.lock_file.claim([one.tier._digest(b"claimed")])
     one.tier._space.lock_file.want(True)
     ready.set()
     signal.pause()

@@ -4,18 +4,12 @@ The header, little-endian: magic (8 bytes), format version (2), header length (2
 digest (32), payload length (8), XXH3-64 of the payload (8), XXH3-64 of the header up to here (8).
 """
 
-import struct
 from enum import StrEnum
 
-import xxhash
-
+from kvloft import _frames
 from kvloft.tiers.base import Buffer
 
-MAGIC = b"KVLOFT\r\n"
-VERSION = 1
-_FIELDS = struct.Struct("<8sHHI32s32sQQ")
-_CHECK = struct.Struct("<Q")
-HEADER_BYTES = _FIELDS.size + _CHECK.size
+MAGIC, VERSION, HEADER_BYTES = _frames.MAGIC, _frames.VERSION, _frames.HEADER_BYTES
 
 
 class Defect(StrEnum):
@@ -39,12 +33,12 @@ class Defect(StrEnum):
     """The payload does not match its checksum."""
 
 
+_DEFECTS: tuple[Defect | None, ...] = (None, *Defect)
+
+
 def seal(fingerprint: bytes, digest: bytes, payload: Buffer) -> bytes:
     """The header for a payload, `HEADER_BYTES` long. Reads all of the payload, once."""
-    head = _FIELDS.pack(
-        MAGIC, VERSION, HEADER_BYTES, 0, fingerprint, digest, payload.nbytes, xxhash.xxh3_64_intdigest(payload)
-    )
-    return head + _CHECK.pack(xxhash.xxh3_64_intdigest(head))
+    return _frames.seal(fingerprint, digest, payload)
 
 
 def check(header: Buffer | bytes, payload: Buffer, fingerprint: bytes, digest: bytes) -> Defect | None:
@@ -52,24 +46,12 @@ def check(header: Buffer | bytes, payload: Buffer, fingerprint: bytes, digest: b
 
     The cheap questions come first, so that the reason is the most telling one: a foreign block is foreign, not corrupt.
     """
-    if len(header) < HEADER_BYTES:
-        return Defect.TRUNCATED
-    magic, version, length, zero, namespace, key, nbytes, checksum = _FIELDS.unpack_from(header)
-    if magic != MAGIC:
-        return Defect.MAGIC
-    if version != VERSION or length != HEADER_BYTES or zero:
-        return Defect.VERSION
-    if xxhash.xxh3_64_intdigest(header[: _FIELDS.size]) != _CHECK.unpack_from(header, _FIELDS.size)[0]:
-        return Defect.HEADER
-    if namespace != fingerprint:
-        return Defect.NAMESPACE
-    if key != digest:
-        return Defect.KEY
-    if nbytes != payload.nbytes:
-        return Defect.LENGTH
-    if xxhash.xxh3_64_intdigest(payload) != checksum:
-        return Defect.CHECKSUM
-    return None
+    return _DEFECTS[_frames.check(header, payload, fingerprint, digest)]
+
+
+def defects(numbers: bytes) -> list[Defect | None]:
+    """What the numbers stand for that the compiled part gives to what is wrong with frames."""
+    return [_DEFECTS[number] for number in numbers]
 
 
 def unpack(frame: Buffer | bytes, into: Buffer, fingerprint: bytes, digest: bytes) -> Defect | None:

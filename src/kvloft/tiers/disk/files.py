@@ -3,15 +3,45 @@
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
+from kvloft import _frames
 
 PAGE = mmap.PAGESIZE
 AnyBuffer: TypeAlias = bytes | bytearray | memoryview
 DIRECT = getattr(os, "O_DIRECT", 0)
+LONGEST = 256
+"""Slots that one call can move."""
+Ended: TypeAlias = Callable[[int | bytes, int], None]
+"""Is told how a run of slots ended: bytes written, or for each frame that came whole what is wrong with it, as a number for
+`frame.defects`; and the system's error number, 0 if there was none."""
+Mover: TypeAlias = _frames.Mover[Ended]
+
+
+class Slots(NamedTuple):
+    """Frames in neighbouring slots of a file: a page for the header, the payload, and padding.
+
+    Args:
+        fingerprint: the namespace's.
+        digests: of the blocks' keys.
+        payloads: the blocks.
+        page: bytes of a page.
+        stride: bytes of a slot.
+        direct: whether the file is open with O_DIRECT.
+    """
+
+    fingerprint: bytes
+    digests: Sequence[bytes]
+    payloads: Sequence[memoryview]
+    page: int
+    stride: int
+    direct: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.stride * len(self.digests)
 
 
 class Files:
@@ -30,8 +60,26 @@ class Files:
     def write(self, fd: int, buffers: Sequence[AnyBuffer], offset: int) -> int:
         return os.pwritev(fd, buffers, offset)
 
-    def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+    def read_slots(self, mover: Mover, ended: Ended, fd: int, slots: Slots, offset: int) -> None:
+        """Have frames read and checked."""
+        mover.read(ended, fd, slots, offset)
+
+    def write_slots(
+        self,
+        mover: Mover,
+        ended: Ended,
+        fd: int,
+        slots: Slots,
+        offset: int,
+        index: int,
+        notes: tuple[tuple[int, bytes], ...],
+        first: int,
+        *,
+        sync: bool,
+    ) -> None:
+        """Have frames sealed and written, and notes (offset, bytes) to the file `index`: the `first` ones before the frames,
+        the others after them, if all were written. With `sync` the medium keeps the frames before these, then the notes."""
+        mover.write(ended, fd, slots, offset, index, notes, first, sync)
 
     def allocate(self, fd: int, size: int) -> None:
         """Have the file system charge all of the file's `size` now, so that no later write finds it full."""
@@ -126,8 +174,3 @@ def takes_direct(files: Files, directory: str) -> bool:
 def aligned(length: int) -> memoryview:
     """Zeroed memory that starts at a page."""
     return memoryview(mmap.mmap(-1, max(length, 1)))[:length]
-
-
-def copy(source: memoryview, target: memoryview) -> None:
-    """Copy bytes with the interpreter's lock released."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

@@ -7,7 +7,9 @@ descriptor of the same file does not lose them. None of these calls waits.
 import fcntl
 import os
 import struct
+from collections.abc import Sequence
 
+from kvloft import _frames
 from kvloft.tiers.disk.files import Files
 
 _FLOCK = struct.Struct("@hhqqi0q")
@@ -46,6 +48,10 @@ def is_locked(fd: int, start: int, length: int = 1) -> bool:
     return _call(fcntl.F_OFD_GETLK, fd, fcntl.F_WRLCK, start, length)[0] != fcntl.F_UNLCK
 
 
+def _claim_of(digest: bytes) -> int:
+    return _CLAIMS + int.from_bytes(digest[:7])
+
+
 class LockFile:
     """The lock file of a directory, and this tier's place among its members.
 
@@ -81,12 +87,13 @@ class LockFile:
         if self._place is not None:
             (try_lock if more else unlock)(self.fd, WANTS[self._place])
 
-    def claim(self, digest: bytes) -> bool:
-        """Become the one who writes a block; False if another process is at it."""
-        return try_lock(self.fd, _CLAIMS + int.from_bytes(digest[:7]))
+    def claim(self, digests: Sequence[bytes]) -> list[bool]:
+        """Become the one who writes these blocks; False for those that another process is at."""
+        return _frames.lock_bytes(self.fd, [_claim_of(digest) for digest in digests], True)
 
-    def release(self, digest: bytes) -> None:
-        unlock(self.fd, _CLAIMS + int.from_bytes(digest[:7]))
+    def release(self, digests: Sequence[bytes]) -> None:
+        """Let others write these blocks."""
+        _frames.lock_bytes(self.fd, [_claim_of(digest) for digest in digests], False)
 
     def close(self) -> None:
         self._files.close(self.fd)

@@ -16,9 +16,10 @@ import numpy as np
 import xxhash
 
 from kvloft.errors import TierError
+from kvloft.tiers import frame
 from kvloft.tiers.disk import locks
-from kvloft.tiers.disk.files import DIRECT, PAGE, Files, aligned, charged_bytes, copy, read_all, write_all
-from kvloft.tiers.disk.records import HEAT, RECORD, Array, condemnation
+from kvloft.tiers.disk.files import DIRECT, PAGE, Ended, Files, Mover, Slots, charged_bytes, read_all, write_all
+from kvloft.tiers.disk.records import HEAT, NOTHING, RECORD, Array, condemnation, make_record
 
 DATA, INDEX, DRAFT = ".data", ".index", ".tmp"
 _HEADER = struct.Struct("<8sHHI32sQQQ")
@@ -57,8 +58,18 @@ class Segment:
     longer used).
     """
 
-    def __init__(self, files: Files, directory: str, name: str, data: int, index: int, slots: int, block_bytes: int) -> None:
-        self.files, self.directory, self.name = files, directory, name
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        name: str,
+        data: int,
+        index: int,
+        fingerprint: bytes,
+        slots: int,
+        block_bytes: int,
+    ) -> None:
+        self.files, self.directory, self.name, self.fingerprint = files, directory, name, fingerprint
         self._data, self._index = data, index
         self.slots, self.block_bytes, self.stride = slots, block_bytes, stride_of(block_bytes)
         self.number = -1
@@ -114,7 +125,7 @@ class Segment:
             for suffix in (DATA, DRAFT)[: len(opened)]:
                 files.unlink(path + suffix)
             raise
-        segment = cls(files, directory, name, data, index, slots, block_bytes)
+        segment = cls(files, directory, name, data, index, fingerprint, slots, block_bytes)
         segment.owned = True
         return segment
 
@@ -146,7 +157,7 @@ class Segment:
         except BaseException:
             files.close(index)
             raise
-        return cls(files, directory, name, data, index, slots, block_bytes)
+        return cls(files, directory, name, data, index, fingerprint, slots, block_bytes)
 
     def close(self) -> None:
         """Let go of the files, and of the lock."""
@@ -196,11 +207,10 @@ class Segment:
         data = read_all(self.files, self._index, _CHANGES.size, _CHANGES_AT)
         return int(_CHANGES.unpack(data)[0]) if len(data) == _CHANGES.size else -1
 
-    def _count_change(self) -> None:
+    def _next_change(self) -> bytes:
         with self._changing:
             self._changes = max(self._changes, self.seen) + 1
-            count = self._changes
-        write_all(self.files, self._index, _CHANGES.pack(count), _CHANGES_AT)
+            return _CHANGES.pack(self._changes)
 
     def read_records(self, first: int = 0, count: int | None = None) -> Array:
         """Records of `count` slots from `first` on; those that cannot be read are empty."""
@@ -214,11 +224,10 @@ class Segment:
         except OSError:
             return False
 
-    def write_records(self, first: int, records: bytes, *, tell: bool = True) -> None:
-        """Write the records of neighbouring slots; with `tell` others notice soon, else with the next change."""
+    def write_records(self, first: int, records: bytes) -> None:
+        """Write the records of neighbouring slots."""
         write_all(self.files, self._index, records, PAGE + first * RECORD.itemsize)
-        if tell:
-            self._count_change()
+        write_all(self.files, self._index, self._next_change(), _CHANGES_AT)
 
     def read_heat(self) -> Array:
         return self._read_array(HEAT, PAGE + self.slots * RECORD.itemsize, self.slots)
@@ -239,84 +248,52 @@ class Segment:
         array[: len(whole)] = whole
         return array
 
-    def sync(self) -> None:
-        """Have the medium keep what was written to the slots."""
-        self.files.sync(self._data)
-
-    def sync_index(self) -> None:
-        self.files.sync(self._index)
-
     # The slots.
 
-    def read(self, first: int, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> int:
-        """Read neighbouring slots into pages for the headers and buffers for the payloads; how many came whole."""
-        parts = self._parts(headers, payloads, direct)
-        if parts is not None:
-            try:
-                return self._whole(self.files.read(self._data, parts, first * self.stride))
-            except OSError as error:
-                if not direct or error.errno != errno.EINVAL:
-                    raise
-        memory = _scratch(self.stride * len(payloads))
-        whole = self._whole(self.files.read(self._data, [memory], first * self.stride))
-        for at, (header, payload) in enumerate(zip(headers[:whole], payloads[:whole], strict=True)):
-            frame = memory[at * self.stride :]
-            copy(frame[:PAGE], header)
-            copy(frame[PAGE : PAGE + self.block_bytes], payload)
-        return whole
+    def read(
+        self,
+        mover: Mover,
+        ended: Ended,
+        first: int,
+        digests: Sequence[bytes],
+        payloads: Sequence[memoryview],
+        direct: bool,
+    ) -> None:
+        """Have blocks read from neighbouring slots, and checked."""
+        self.files.read_slots(mover, ended, self._data, self._slots(digests, payloads, direct), first * self.stride)
 
-    def write(self, first: int, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> None:
-        """Write frames to neighbouring slots.
+    def write(
+        self,
+        mover: Mover,
+        ended: Ended,
+        first: int,
+        digests: Sequence[bytes],
+        payloads: Sequence[memoryview],
+        stored: float,
+        direct: bool,
+        sync: bool,
+        clear: bool,
+    ) -> None:
+        """Have blocks written to neighbouring slots, then their records; with `clear`, the old records are cleared first.
+        With `sync` the medium keeps the blocks before their records, and then these."""
+        at = PAGE + first * RECORD.itemsize
+        records = b"".join(make_record(digest, first + n, stored, self.block_bytes) for n, digest in enumerate(digests))
+        notes: tuple[tuple[int, bytes], ...] = (at, records), (_CHANGES_AT, self._next_change())
+        if clear:
+            notes = (at, NOTHING * len(digests)), *notes
+        slots = self._slots(digests, payloads, direct)
+        self.files.write_slots(
+            mover, ended, self._data, slots, first * self.stride, self._index, notes, int(clear), sync=sync
+        )
 
-        Raises:
-            OSError: not all of it was written.
-        """
-        parts = self._parts(headers, payloads, direct)
-        if parts is not None:
-            try:
-                return self._write(parts, first, len(payloads))
-            except OSError as error:
-                if not direct or error.errno != errno.EINVAL:
-                    raise
-        memory = _scratch(self.stride * len(payloads))
-        for at, (header, payload) in enumerate(zip(headers, payloads, strict=True)):
-            frame = memory[at * self.stride : (at + 1) * self.stride]
-            copy(header, frame[:PAGE])
-            copy(payload, frame[PAGE : PAGE + self.block_bytes])
-            rest = frame[PAGE + self.block_bytes :]
-            rest[:] = _PAD[: rest.nbytes]
-        self._write([memory], first, len(payloads))
+    def read_frame(self, slot: int, payload: memoryview) -> bytes:
+        """Read one slot now: its header, as far as it came, and the payload, if all of it came."""
+        header = bytearray(PAGE)
+        got = self.files.read(self._data, [header, payload], slot * self.stride)
+        return bytes(header[: frame.HEADER_BYTES]) if got == PAGE + self.block_bytes else b""
 
-    def _write(self, parts: Sequence[memoryview], first: int, blocks: int) -> None:
-        done = self.files.write(self._data, parts, first * self.stride)
-        if done != self.stride * blocks:
-            raise OSError(errno.EIO, f"wrote {done} bytes of {blocks} blocks", self.name + DATA)
-
-    def _whole(self, nbytes: int) -> int:
-        """How many blocks are whole in so many bytes from the start of a slot."""
-        return (nbytes + self.stride - PAGE - self.block_bytes) // self.stride
-
-    def _parts(self, headers: Sequence[memoryview], payloads: Sequence[memoryview], direct: bool) -> list[memoryview] | None:
-        """What to hand to a vectored call, without a copy; None if O_DIRECT cannot take the callers' buffers. It may still
-        refuse them with EINVAL, for where they lie in memory."""
-        pad = self.stride - PAGE - self.block_bytes
-        if not pad:
-            return [part for pair in zip(headers, payloads, strict=True) for part in pair]
-        if direct:
-            return None
-        return [part for pair in zip(headers, payloads, strict=True) for part in (*pair, _PAD[:pad])]
-
-
-_PAD = aligned(PAGE)
-_local = threading.local()
-
-
-def _scratch(length: int) -> memoryview:
-    """This thread's own aligned memory, at least `length` bytes of it."""
-    memory: memoryview | None = getattr(_local, "memory", None)
-    if memory is None or memory.nbytes < length:
-        memory = _local.memory = aligned(length)
-    return memory[:length]
+    def _slots(self, digests: Sequence[bytes], payloads: Sequence[memoryview], direct: bool) -> Slots:
+        return Slots(self.fingerprint, digests, payloads, PAGE, self.stride, direct)
 
 
 def read_geometry(files: Files, index: int) -> tuple[bytes, int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from kvloft.errors import ConfigError
 from kvloft.tiers import frame
 from kvloft.tiers.disk import locks
-from kvloft.tiers.disk.files import PAGE, Files, aligned, charged_bytes
+from kvloft.tiers.disk.files import Files, charged_bytes
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.records import BROKEN, CONDEMNED, Array, is_sound
 from kvloft.tiers.disk.segment import DATA, INDEX, Segment, Unfit, read_geometry
@@ -195,29 +195,18 @@ def _verify(files: Files, home: str) -> Iterator[frame.Defect | None]:
             segment = open_segment(files, home, stem)
         except (OSError, Unfit):
             continue
-        fingerprint = _fingerprint(files, home, stem)
-        header, payload = aligned(PAGE), aligned(segment.block_bytes)
+        payload = memoryview(bytearray(segment.block_bytes))
         records = segment.read_records()
         for slot in np.flatnonzero(is_sound(records, segment.block_bytes)).tolist():
             digest = records["digest"][slot].tobytes()
             try:
-                whole = segment.read(slot, [header], [payload], direct=False)
+                header = segment.read_frame(slot, payload)
             except OSError:
-                whole = 0
-            defect = (
-                frame.check(header[: frame.HEADER_BYTES], payload, fingerprint, digest) if whole else frame.Defect.TRUNCATED
-            )
+                header = b""
+            defect = frame.check(header, payload, segment.fingerprint, digest)
             if defect is None or segment.promises(slot, digest):
                 yield defect
         segment.close()
-
-
-def _fingerprint(files: Files, home: str, name: str) -> bytes:
-    fd = files.open(os.path.join(home, name + INDEX), os.O_RDONLY)
-    try:
-        return read_geometry(files, fd)[0]
-    finally:
-        files.close(fd)
 
 
 def _processes(files: Files, path: str) -> int:

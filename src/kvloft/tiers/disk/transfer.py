@@ -1,5 +1,7 @@
 """How blocks move between buffers and segments. Runs on the workers' threads."""
 
+import errno
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -10,13 +12,15 @@ from typing import TypeAlias
 from kvloft.tiers import frame
 from kvloft.tiers.base import Status
 from kvloft.tiers.disk.catalog import Catalog, Gone
-from kvloft.tiers.disk.files import PAGE, aligned
+from kvloft.tiers.disk.files import LONGEST, Ended, Mover
 from kvloft.tiers.disk.records import BROKEN, NOTHING, make_record
 from kvloft.tiers.disk.segment import SLOT_BITS, Segment
 from kvloft.tiers.disk.space import Space
 from kvloft.tiers.disk.workers import Batch, Job, Kind, Task, Workers
 
 _SLOT = (1 << SLOT_BITS) - 1
+JOINED = 16
+"""Blocks of waiting jobs that are begun with together."""
 Run: TypeAlias = Sequence[tuple[int, int]]
 """Neighbouring slots of one segment: index in the job, place."""
 
@@ -50,7 +54,7 @@ class Transfer:
     ) -> None:
         self._catalog, self._space, self._workers, self._lock, self._counters = catalog, space, workers, lock, counters
         self._answer, self._grow, self._refresh = answer, grow, refresh
-        self._run_blocks = max(1, run_bytes // catalog.block_bytes)
+        self._run_blocks = max(1, min(run_bytes // catalog.block_bytes, LONGEST))
         self._sync = sync
         self._waiting: dict[Kind, deque[Job]] = {kind: deque() for kind in Kind}
         self._storing: set[bytes] = set()
@@ -61,23 +65,27 @@ class Transfer:
     def submit(self, job: Job) -> None:
         """Have the workers do a job."""
         with self._lock:
-            self._waiting[job.kind].append(job)
-        self._workers.give(job.kind, [partial(self._begin, job.kind)])
+            waiting = self._waiting[job.kind]
+            waiting.append(job)
+            alone = len(waiting) == 1
+        if alone:
+            self._workers.give(job.kind, partial(self._begin, job.kind))
 
     def _begin(self, kind: Kind) -> None:
-        """Begin with the job that has waited longest, and with those behind it that fit into the same system call: what is
-        done once for all of them need not be done for each. One of them may have been begun with others before."""
+        """Begin with the jobs that have waited longest: what is done once for all of them need not be done for each."""
         jobs: list[Job] = []
         blocks = 0
         with self._lock:
             waiting = self._waiting[kind]
-            while waiting and (not jobs or blocks + len(waiting[0].digests) <= self._run_blocks):
+            while waiting and (not jobs or blocks + len(waiting[0].digests) <= JOINED):
                 jobs.append(waiting.popleft())
                 blocks += len(jobs[-1].digests)
-        if jobs:
-            batch = Batch(jobs)
-            begin = self._begin_store if kind is Kind.STORE else self._begin_load
-            self._attempt(batch, range(len(batch.digests)), partial(begin, batch))
+            more = bool(waiting)
+        if more:
+            self._workers.give(kind, partial(self._begin, kind))
+        batch = Batch(jobs)
+        begin = self._begin_store if kind is Kind.STORE else self._begin_load
+        self._attempt(batch, range(len(batch.digests)), partial(begin, batch))
 
     # Storing.
 
@@ -95,10 +103,11 @@ class Transfer:
                     new.append(at)
             self._storing.update(batch.digests[at] for at in new)
         try:
-            claimed = [at for at in new if lock_file is not None and lock_file.claim(batch.digests[at])]
+            claims = lock_file.claim([batch.digests[at] for at in new]) if lock_file is not None and new else []
+            claimed = [at for at, mine in zip(new, claims, strict=True) if mine]
             if claimed:
                 self._refresh()
-            blocks = self._place(batch, claimed)
+            blocks, evicted = self._place(batch, claimed)
         except BaseException:
             self._let_go(batch, new)
             raise
@@ -107,11 +116,13 @@ class Transfer:
         with self._lock:
             for at in idle:
                 self._settle(batch, at, Status.DROPPED, "dropped")
-        self._let_go(batch, idle)
-        self._spread(batch, [(run, partial(self._write, batch, run)) for run in self._runs(blocks)])
+        if idle:
+            self._let_go(batch, idle)
+        for run in self._runs(blocks):
+            self._write(batch, run, clear=any(place in evicted for _, place in run))
 
-    def _place(self, batch: Batch, claimed: Sequence[int]) -> list[tuple[int, int]]:
-        """Reserve places for blocks that nobody else is writing now."""
+    def _place(self, batch: Batch, claimed: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
+        """Reserve places for blocks that nobody else is writing now; those whose records are to be cleared first."""
         now = time.time()
         with self._lock:
             for at in claimed:
@@ -119,9 +130,10 @@ class Transfer:
                     self._settle(batch, at, Status.OK, "present")
             new = {batch.digests[at]: at for at in claimed if not batch.is_settled(at)}
             stale = self._catalog.drop_all(new)
-        self.finish_removal(stale)
+        if stale:
+            self.finish_removal(stale)
         slots: list[tuple[bytes, int]] = []
-        evicted: list[int] = []
+        evicted: set[int] = set()
         rest, may_grow = [*new], True
         while rest and may_grow:
             may_grow = len(rest) <= len(self._catalog.free) or self._grow(len(rest))
@@ -129,43 +141,40 @@ class Transfer:
                 room = self._catalog.reserve(rest, batch.digests, batch.request, evict=not may_grow)
                 self._counters["evicted"] += len(room.evicted)
             slots += room.slots
-            evicted += room.evicted
+            evicted.update(room.evicted)
             rest = rest[len(room.slots) :]
-        # If this fails: the old frames' keys do not match, so nobody is served what these records still promise.
-        self._clear(evicted, tell=False)
-        return sorted(((new[digest], place) for digest, place in slots), key=lambda block: block[1])
+        return sorted(((new[digest], place) for digest, place in slots), key=lambda block: block[1]), evicted
 
-    def _write(self, batch: Batch, run: Run) -> None:
+    def _write(self, batch: Batch, run: Run, *, clear: bool = False) -> None:
         segment, slot = self._catalog.segments[run[0][1] >> SLOT_BITS], run[0][1] & _SLOT
         digests = [batch.digests[at] for at, _ in run]
         payloads = [batch.buffers[at] for at, _ in run]
-        headers = _header_pages(len(run))
-        for header, digest, payload in zip(headers, digests, payloads, strict=True):
-            header[: frame.HEADER_BYTES] = frame.seal(self._space.fingerprint, digest, payload)
-        try:
-            segment.write(slot, headers, payloads, self._space.direct)
-            if self._sync:
-                segment.sync()
-            now = time.time()
-            length = self._catalog.block_bytes
-            records = [make_record(digest, slot + at, now, length) for at, digest in enumerate(digests)]
-            segment.write_records(slot, b"".join(records))
-            if self._sync:
-                segment.sync_index()
-        except OSError as error:
+        now = time.time()
+
+        def start(mover: Mover, ended: Ended) -> None:
+            segment.write(mover, ended, slot, digests, payloads, now, self._space.direct, self._sync, clear)
+
+        self._move(batch, run, start, partial(self._end_write, batch, segment, run, now, clear))
+
+    def _end_write(
+        self, batch: Batch, segment: Segment, run: Run, now: float, clear: bool, how: int | bytes, number: int
+    ) -> None:
+        if number or how != len(run) * segment.stride:
             if len(run) > 1:
                 for block in run:
-                    self._write(batch, [block])
+                    self._write(batch, [block], clear=clear)
             else:
-                self._fail_write(batch, *run[0], error)
+                self._fail_write(batch, *run[0], _error(number))
             return
+        digests = [batch.digests[at] for at, _ in run]
         with self._lock:
             self._catalog.commit(digests, now, batch.request)
             unwanted = self._catalog.drop_all(digest for digest in digests if digest in self._doomed)
             for at, _ in run:
                 self._settle(batch, at, Status.OK, "stored")
             self._counters["bytes_written"] += len(run) * segment.stride
-        self.finish_removal(unwanted)
+        if unwanted:
+            self.finish_removal(unwanted)
         self._let_go(batch, [at for at, _ in run])
 
     def _fail_write(self, batch: Batch, at: int, place: int, error: OSError) -> None:
@@ -179,9 +188,8 @@ class Transfer:
     def _let_go(self, batch: Batch, indices: Sequence[int]) -> None:
         """Others may write these blocks now, and this process again."""
         digests = [batch.digests[at] for at in indices]
-        if self._space.lock_file is not None:
-            for digest in digests:
-                self._space.lock_file.release(digest)
+        if self._space.lock_file is not None and digests:
+            self._space.lock_file.release(digests)
         with self._lock:
             self._storing.difference_update(digests)
             self._doomed.difference_update(digests)
@@ -201,25 +209,29 @@ class Transfer:
                     segments[place >> SLOT_BITS] = self._catalog.pin(place)
                     found.append((at, place))
         found.sort(key=lambda block: block[1])
-        runs = self._runs(found)
-        self._spread(batch, [(run, partial(self._read, batch, segments[run[0][1] >> SLOT_BITS], run)) for run in runs])
+        for run in self._runs(found):
+            self._read(batch, segments[run[0][1] >> SLOT_BITS], run)
 
     def _read(self, batch: Batch, segment: Segment, run: Run, *, again: bool = False) -> None:
-        headers = _header_pages(len(run))
+        digests = [batch.digests[at] for at, _ in run]
         payloads = [batch.buffers[at] for at, _ in run]
-        try:
-            whole = segment.read(run[0][1] & _SLOT, headers, payloads, self._space.direct)
-        except OSError as error:
+        slot = run[0][1] & _SLOT
+
+        def start(mover: Mover, ended: Ended) -> None:
+            segment.read(mover, ended, slot, digests, payloads, self._space.direct)
+
+        self._move(batch, run, start, partial(self._end_read, batch, segment, run, again))
+
+    def _end_read(self, batch: Batch, segment: Segment, run: Run, again: bool, how: int | bytes, number: int) -> None:
+        if number or isinstance(how, int):
             if len(run) > 1:
                 for block in run:
                     self._read(batch, segment, [block])
             else:
-                self._fail_read(batch, segment, *run[0], error)
+                self._fail_read(batch, segment, *run[0], _error(number))
             return
-        defects = [
-            frame.check(header[: frame.HEADER_BYTES], payload, self._space.fingerprint, batch.digests[at])
-            for header, payload, (at, _) in zip(headers, payloads, run[:whole], strict=False)
-        ]
+        defects = frame.defects(how)
+        whole = len(defects)
         with self._lock:
             for (at, place), defect in zip(run, defects, strict=False):
                 if defect is None:
@@ -276,7 +288,7 @@ class Transfer:
             self._catalog.renounced.update(digests if not self._catalog.complete else _foreign(gone))
             self._counters["removed"] += len(gone)
         if gone:
-            self._workers.give(Kind.STORE, [partial(self.finish_removal, gone)])
+            self._workers.give(Kind.STORE, partial(self.finish_removal, gone))
 
     def finish_removal(self, gone: Sequence[Gone], *, broken: bool = False) -> None:
         """Tell the medium: clear the records of owned places and free them, or retire them if `broken`; ask the owner of
@@ -296,7 +308,7 @@ class Transfer:
             if self._catalog.complete:
                 self._catalog.renounced.difference_update(_foreign(gone))
 
-    def _clear(self, places: Sequence[int], *, broken: bool = False, tell: bool = True) -> None:
+    def _clear(self, places: Sequence[int], *, broken: bool = False) -> None:
         """Write that places hold nothing. A failure is counted; a record that stays is found out when it is read."""
         if broken:
             self._count("broken_slots", len(places))
@@ -305,7 +317,7 @@ class Transfer:
             records = [make_record(b"", slot + at, 0.0, 0, BROKEN) if broken else NOTHING for at in range(len(run))]
             try:
                 if segment is not None:
-                    segment.write_records(slot, b"".join(records), tell=tell)
+                    segment.write_records(slot, b"".join(records))
             except OSError as error:
                 self._fail_index(error)
 
@@ -326,13 +338,20 @@ class Transfer:
         if run:
             yield run
 
-    def _spread(self, batch: Batch, tasks: Sequence[tuple[Run, Task]]) -> None:
-        """Do the first task here, and let other threads do the rest meanwhile."""
-        attempts = [partial(self._attempt, batch, [at for at, _ in run], task) for run, task in tasks]
-        if len(attempts) > 1:
-            self._workers.give(batch.kind, attempts[1:], first=True)
-        if attempts:
-            attempts[0]()
+    def _move(self, batch: Batch, run: Run, start: Callable[[Mover, Ended], None], end: Ended) -> None:
+        """Start to move blocks of a batch; whatever comes of it, `end` is tried."""
+        indices = [at for at, _ in run]
+
+        def ended(how: int | bytes, number: int) -> None:
+            self._attempt(batch, indices, partial(end, how, number))
+
+        def begin() -> None:
+            try:
+                self._workers.move(batch.kind, start, ended)
+            except OSError as error:
+                end(0, error.errno or errno.EIO)
+
+        self._attempt(batch, indices, begin)
 
     def _attempt(self, batch: Batch, indices: Sequence[int], task: Task) -> None:
         """Do a task for some blocks of a batch, and answer the jobs whose last block that settled. Whatever happens, all
@@ -367,17 +386,9 @@ class Transfer:
             self._counters[counter] += n
 
 
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number)) if number else OSError(errno.EIO, "the medium took not all of it")
+
+
 def _foreign(gone: Sequence[Gone]) -> list[bytes]:
     return [digest for digest, _, owned in gone if not owned]
-
-
-_local = threading.local()
-
-
-def _header_pages(n: int) -> list[memoryview]:
-    """This thread's own n pages for headers."""
-    pages: list[memoryview] = getattr(_local, "pages", [])
-    if len(pages) < n:
-        memory = aligned(PAGE * n)
-        pages = _local.pages = [memory[at * PAGE : (at + 1) * PAGE] for at in range(n)]
-    return pages[:n]

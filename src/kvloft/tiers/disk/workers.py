@@ -1,4 +1,4 @@
-"""Jobs, and the bounded pool of threads that works on them."""
+"""Jobs, and the bounded number of threads that works on them."""
 
 import sys
 import threading
@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from queue import SimpleQueue
+from functools import partial
 from typing import TypeAlias
 
 from kvloft.request import Request
 from kvloft.tiers.base import Buffer, JobResult, Status
+from kvloft.tiers.disk.files import Ended, Mover
 
 Task: TypeAlias = Callable[[], None]
 
@@ -88,79 +89,81 @@ class Batch:
 
 
 class Workers:
-    """Threads that run tasks: loads before stores, but one thread prefers stores, so that neither starves.
+    """A thread for each kind of job, which runs tasks and hears how moves of that kind ended; and the threads that move.
 
-    Tasks wait until `open` was called. One that raises is a fault of the code: it is reported as Python reports faults of
-    threads, and the thread goes on.
+    Only the moves wait for the medium as a rule, and they need no interpreter: of two threads that take turns with it, each
+    costs the other more than it gains. Tasks wait until `open` was called. One that raises is a fault of the code: it is
+    reported as Python reports faults of threads, and the thread goes on.
+
+    Args:
+        threads: that move.
+        name: of all, for people.
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._queues: dict[Kind, deque[Task]] = {kind: deque() for kind in Kind}
-        self._tokens: SimpleQueue[None] = SimpleQueue()
-        """As many as there are tasks, once open; one more for each thread that is to end."""
-        self._early = 0
-        """Tasks that wait for `open`."""
-        self._opening = threading.Lock()
-        self._is_open = False
+        self._mover = Mover(threads)
+        self._tasks: dict[Kind, deque[Task]] = {kind: deque() for kind in Kind}
+        self._moving = dict.fromkeys(Kind, 0)
+        """Moves that have not ended."""
+        self._opened = threading.Event()
+        self._stopping = self._stopped = False
         self._threads = [
-            threading.Thread(target=self._run, args=(self._order(i, threads),), name=f"{name}-{i}", daemon=True)
-            for i in range(threads)
+            threading.Thread(target=self._run, args=(kind,), name=f"{name}-{kind.value}", daemon=True) for kind in Kind
         ]
         for thread in self._threads:
             thread.start()
 
     def open(self) -> None:
         """Start working on what was given and will be."""
-        with self._opening:
-            self._is_open = True
-            early, self._early = self._early, 0
-        for _ in range(early):
-            self._tokens.put(None)
+        self._opened.set()
 
-    def give(self, kind: Kind, tasks: Sequence[Task], *, first: bool = False) -> None:
-        """Queue tasks, at the end or, `first`, before all others of their kind."""
-        if first:
-            self._queues[kind].extendleft(reversed(tasks))
-        else:
-            self._queues[kind].extend(tasks)
-        with self._opening:
-            if not self._is_open:
-                self._early += len(tasks)
-                return
-        for _ in tasks:
-            self._tokens.put(None)
+    def give(self, kind: Kind, task: Task) -> None:
+        """Have a task run, after all others of its kind."""
+        self._tasks[kind].append(task)
+        self._wake(kind)
+
+    def move(self, kind: Kind, start: Callable[[Mover, Ended], None], ended: Ended) -> None:
+        """Start a move; how it ended is heard by the kind's thread, which must be the caller's.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        start(self._mover, ended)
+        self._moving[kind] += 1
 
     def stop(self, timeout: float) -> bool:
-        """Let threads end once their queues are empty; False if some are still busy after `timeout` seconds."""
+        """Let threads end once all is done; False if some are still busy after `timeout` seconds."""
+        self._stopping = True
         self.open()
-        for _ in self._threads:
-            self._tokens.put(None)
+        for kind in Kind:
+            self._wake(kind)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        self._stopped = True
+        self._mover.close()
+        return True
 
-    def _order(self, thread: int, threads: int) -> list[deque[Task]]:
-        loads, stores = self._queues[Kind.LOAD], self._queues[Kind.STORE]
-        return [stores, loads] if thread == 0 and threads > 1 else [loads, stores]
+    def _wake(self, kind: Kind) -> None:
+        if not self._stopped:
+            self._mover.wake(kind is Kind.STORE)
 
-    def _run(self, queues: list[deque[Task]]) -> None:
-        while True:
-            self._tokens.get()
-            task = _take(queues)
-            if task is None:
-                return
-            try:
-                task()
-            except Exception:
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-            del task
+    def _run(self, kind: Kind) -> None:
+        self._opened.wait()
+        tasks = self._tasks[kind]
+        while tasks or self._moving[kind] or not self._stopping:
+            for ended, how, error in self._mover.wait(kind is Kind.STORE):
+                self._moving[kind] -= 1
+                self._do(partial(ended, how, error))
+            if tasks:
+                self._do(tasks.popleft())
+            if tasks:
+                self._wake(kind)
 
-
-def _take(queues: list[deque[Task]]) -> Task | None:
-    for queue in queues:
+    def _do(self, task: Task) -> None:
         try:
-            return queue.popleft()
-        except IndexError:
-            continue
-    return None
+            task()
+        except Exception:
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
