@@ -33,8 +33,7 @@ before(const Leaf *one, const Leaf *other)
 static inline void
 set_place(Queue *queue, uint32_t place, Leaf leaf)
 {
-    queue->leaves[place] = leaf;
-    leaf.segment->place = place;
+    (queue->leaves[place] = leaf).segment->place = place;
 }
 
 static void
@@ -151,19 +150,19 @@ look(Ages *self, uint32_t number)
     return 0;
 }
 
+/* What is too old for its stage moves on to a later queue, so one pass is enough. */
 static int
 look_where_due(Ages *self)
 {
-    uint32_t queues = (uint32_t)(self->classes * self->stages);
-    while (self->until <= self->clock) { /* the clock never gets to NEVER */
-        for (uint32_t number = 0; number < queues; number++)
-            if (self->queues[number].until <= self->clock && look(self, number) < 0)
-                return -1;
-        self->until = NEVER;
-        for (uint32_t number = 0; number < queues; number++)
-            if (self->queues[number].until < self->until)
-                self->until = self->queues[number].until;
+    long long until = NEVER;
+    if (self->until > self->clock)
+        return 0;
+    for (uint32_t number = 0; number < (uint32_t)(self->classes * self->stages); number++) {
+        if (self->queues[number].until <= self->clock && look(self, number) < 0)
+            return -1;
+        until = Py_MIN(until, self->queues[number].until);
     }
+    self->until = until;
     return 0;
 }
 
@@ -390,15 +389,13 @@ static PyObject *
 ages_copy(Ages *self, PyObject *memo)
 {
     Ages *copy = (Ages *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
-    PyObject *module = copy ? PyImport_ImportModule("copy") : NULL;
-    PyObject *leaves = module ? ages_leaves(self, NULL) : NULL;
-    PyObject *copies = leaves ? PyObject_CallMethod(module, "deepcopy", "OO", leaves, memo) : NULL;
+    PyObject *leaves = copy ? ages_leaves(self, NULL) : NULL;
+    PyObject *copies = leaves ? deep_copy(leaves, memo) : NULL;
     bool made = copies && PyList_CheckExact(copies) && copy_shape(copy, self) == 0;
     for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(copies); i++) {
         AgedRun *segment = as_aged_run(PyList_GET_ITEM(copies, i));
         made = segment && ages_settle(copy, segment) == 0;
     }
-    Py_XDECREF(module);
     Py_XDECREF(leaves);
     Py_XDECREF(copies);
     if (!made)

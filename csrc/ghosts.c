@@ -286,11 +286,10 @@ static PyObject *
 ghosts_copy(Ghosts *self, PyObject *memo)
 {
     Ghosts *copy = (Ghosts *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
-    PyObject *module = copy ? PyImport_ImportModule("copy") : NULL;
-    PyObject *segments = module ? ghosts_segments(self, NULL) : NULL;
-    PyObject *copies = segments ? PyObject_CallMethod(module, "deepcopy", "OO", segments, memo) : NULL;
+    PyObject *segments = copy ? ghosts_segments(self, NULL) : NULL;
+    PyObject *copies = segments ? deep_copy(segments, memo) : NULL;
     bool made = copies && PyList_CheckExact(copies) && PyList_GET_SIZE(copies) == PyList_GET_SIZE(segments) &&
-                (copy->at = PyObject_CallMethod(module, "deepcopy", "OO", self->at, memo)) && PyDict_CheckExact(copy->at);
+                (copy->at = deep_copy(self->at, memo)) && PyDict_CheckExact(copy->at);
     for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(copies); i++) {
         AgedRun *from = (AgedRun *)PyList_GET_ITEM(segments, i), *to = as_aged_run(PyList_GET_ITEM(copies, i));
         made = to && !to->evicted && make_room(to, from->evicted) == 0;
@@ -301,7 +300,6 @@ ghosts_copy(Ghosts *self, PyObject *memo)
         copy->blocks += to->evicted;
         link_run(copy, (AgedRun *)Py_NewRef(to));
     }
-    Py_XDECREF(module);
     Py_XDECREF(segments);
     Py_XDECREF(copies);
     if (!made)

@@ -22,6 +22,15 @@ as_aged_run(PyObject *given)
     return NULL;
 }
 
+PyObject *
+deep_copy(PyObject *given, PyObject *memo)
+{
+    PyObject *module = PyImport_ImportModule("copy");
+    PyObject *copy = module ? PyObject_CallMethod(module, "deepcopy", "OO", given, memo) : NULL;
+    Py_XDECREF(module);
+    return copy;
+}
+
 /* Both types. */
 
 static PyObject *

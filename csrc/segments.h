@@ -35,6 +35,9 @@ extern PyTypeObject RunType, AgedRunType, AgesType, UsesType, GhostsType, Shadow
 /* Resident blocks; TypeError and -1 if they have become something else. */
 Py_ssize_t resident_blocks(const Run *run);
 
+/* `copy.deepcopy` of it. */
+PyObject *deep_copy(PyObject *given, PyObject *memo);
+
 /* Given an argument, that segment; TypeError and NULL if it is none. */
 AgedRun *as_aged_run(PyObject *given);
 

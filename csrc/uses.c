@@ -268,8 +268,7 @@ uses_new(PyTypeObject *type, PyObject *args, PyObject *names)
 static PyObject *
 uses_copy(Uses *self, PyObject *memo)
 {
-    PyObject *module = PyImport_ImportModule("copy");
-    PyObject *ages = module ? PyObject_CallMethod(module, "deepcopy", "OO", self->ages, memo) : NULL;
+    PyObject *ages = deep_copy((PyObject *)self->ages, memo);
     Uses *copy = ages && PyObject_TypeCheck(ages, &AgesType) ? make(Py_TYPE(self), (Ages *)ages, self->room) : NULL;
     if (copy) {
         copy->count = self->count;
@@ -278,7 +277,6 @@ uses_copy(Uses *self, PyObject *memo)
         memcpy(copy->uses, self->uses, (size_t)self->count * sizeof(*self->uses));
         memcpy(copy->counts, self->counts, counts_size(self));
     }
-    Py_XDECREF(module);
     Py_XDECREF(ages);
     return (PyObject *)copy;
 }

@@ -34,17 +34,17 @@ class Rival:
 
     def __init__(self, capacity: int) -> None:
         self.shadow = ShadowLRU(capacity)
-        self._capacity = capacity
+        self._most, self._memory = self.CREDIT * capacity, self.MEMORY * capacity
         self._credit = 0.0
         self._asked = self._requests = 1
         self._weigh()
 
     def count(self, ours: int, its: int, asked: int) -> None:
         """Blocks that a request hit, that LRU would have hit, and that were asked for."""
-        self._credit = min(self._credit + ours - its + self.ALLOWANCE * asked, self.CREDIT * self._capacity)
+        self._credit = min(self._credit + ours - its + self.ALLOWANCE * asked, self._most)
         self._asked += asked
         self._requests += 1
-        self.shadow.remember(self.MEMORY * self._capacity)
+        self.shadow.remember(self._memory)
         self._weigh()
 
     def regain(self, segment: AgedRun, blocks: int) -> None:
