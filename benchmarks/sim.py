@@ -1,16 +1,19 @@
 """Speed of the simulation, as ratios to the simplest LRU one could write in Python, on the same trace and machine.
 
     python benchmarks/sim.py [TRACE] [--policies lru,arc] [--large 100000000] [--short]
+    python benchmarks/sim.py --lengths 64,8192 --policies hdi
 
+The second holds policies against LRU in a full cache of a million blocks, with requests of these lengths in blocks.
 Ratios above 1 are faster than that. CPU time is used, so that a busy machine does not spoil them.
 """
 
 import argparse
 import gc
 import itertools
+import random
 import resource
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from kvloft.sim.bound import Future, optimum
 from kvloft.sim.curve import LRUCurve, lru_curve
 from kvloft.sim.replay import Replay
 from kvloft.traces.columns import Columns, columns, hold
+from kvloft.traces.event import TraceRequest
 from kvloft.traces.formats import open_trace
 from kvloft.traces.synth import Workload, synthesize
 
@@ -69,15 +73,44 @@ def large_trace(blocks):
         yield Columns(np.concatenate(keys), np.array(lengths))
 
 
+def requests_of(length):
+    """Conversations: most requests go on from half of an earlier one's blocks."""
+    rng = random.Random(0)
+    free, talks = 0, deque(maxlen=400)
+    while True:
+        known = talks[rng.randrange(len(talks))][: length // 2] if talks and rng.random() < 0.7 else []
+        keys = known + [b"%036d" % key for key in range(free, free + length - len(known))]
+        free += length
+        talks.append(keys)
+        yield TraceRequest(keys)
+
+
+def full_cache(policy, length, capacity=1_000_000):
+    """Seconds of a policy for some hundred thousand blocks, when the cache is full."""
+    run, requests = Replay(policy, capacity), requests_of(length)
+    while run.evicted < capacity // 10:
+        run.step(next(requests))
+    measured = list(itertools.islice(requests, max(60, 256_000 // length)))
+    return measure(lambda: [run.step(request) for request in measured])[1]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("trace", nargs="?", type=Path)
     parser.add_argument("--policies", help="all if none are given")
     parser.add_argument("--large", type=int, default=0, help="block accesses of a generated trace for the LRU curve alone")
+    parser.add_argument("--lengths", help="of requests, in blocks")
     parser.add_argument("--short", action="store_true", help="300 requests, and LRU and ARC unless policies are given")
     options = parser.parse_args()
     count = 300 if options.short else None
     policies = options.policies.split(",") if options.policies else ["lru", "arc"] if options.short else policy_names()
+    for length in map(int, options.lengths.split(",")) if options.lengths else ():
+        base = min(full_cache("lru", length) for _ in range(2))
+        for name in policies:
+            seconds = min(full_cache(name, length) for _ in range(2))
+            print(f"replay {name}, {length} blocks a request: {seconds / base:.2f} times LRU's time")
+    if options.lengths:
+        return
     trace = open_trace(options.trace) if options.trace else list(synthesize(Workload(requests=3000, block_tokens=256)))
     requests, reading = measure(lambda: list(itertools.islice(trace, count)))
     whole = hold(requests)
