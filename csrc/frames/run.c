@@ -111,7 +111,7 @@ move_parts(const Run *run, const struct iovec *parts, int count)
     return done;
 }
 
-/* Headers lie `step` apart in `memory`; the payloads stay where they are. */
+/* `memory` has the headers, a page each; the payloads stay where they are. */
 static ssize_t
 move_in_place(const Run *run, uint8_t *memory)
 {
@@ -137,10 +137,7 @@ move_copies(const Run *run, uint8_t *memory)
         memset(payload + run->payloads[i].len, 0, pad_of(run, i));
     }
     struct iovec all = {memory, run->stride * run->count};
-    ssize_t done = move_parts(run, &all, 1);
-    for (Py_ssize_t i = 0; !run->writing && i < run->count; i++)
-        memcpy(run->payloads[i].buf, memory + i * run->stride + run->page, run->payloads[i].len);
-    return done;
+    return move_parts(run, &all, 1);
 }
 
 static bool
@@ -174,9 +171,13 @@ move(Run *run, Scratch *scratch, bool copied)
     if (done < 0 || run->writing)
         return done;
     Py_ssize_t whole = 0;
-    for (; whole < run->count && done >= whole * run->stride + run->page + run->payloads[whole].len; whole++)
-        run->defects[whole] =
-            (char)frame_check(scratch->at + whole * step, run->fingerprint, digest_of(run, whole), &run->payloads[whole]);
+    for (; whole < run->count && done >= whole * run->stride + run->page + run->payloads[whole].len; whole++) {
+        const Py_buffer *payload = &run->payloads[whole];
+        const uint8_t *header = scratch->at + whole * step;
+        if (copied)
+            memcpy(payload->buf, header + run->page, payload->len);
+        run->defects[whole] = (char)frame_check(header, run->fingerprint, digest_of(run, whole), payload);
+    }
     return whole;
 }
 

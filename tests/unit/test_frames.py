@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -125,6 +126,10 @@ def test_direct_takes_buffers_from_anywhere(mover: _frames.Mover[Any], file: Cal
     into = memoryview(bytearray(8192 + 3))[3:]
     assert move(mover, fd, slots([into], direct=True), writes=False) == (b"\0", 0)
     assert into == payload
+    os.truncate(fd, 4096)
+    into[:] = bytes(8192)
+    assert move(mover, fd, slots([into], direct=True), writes=False) == (b"", 0)
+    assert not any(into), "what did not come whole must not look as if it had"
 
 
 def test_each_frame_is_judged_alone(mover: _frames.Mover[Any], file: Callable[..., int]) -> None:
@@ -272,6 +277,33 @@ def test_a_forked_child_lets_the_mover_alone(mover: _frames.Mover[Any]) -> None:
     assert os.waitpid(child, 0)[1] == 0
     mover.wake(True)
     assert mover.wait(True) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may map")
+def test_where_memory_runs_out_a_move_fails_and_the_next_does_not(tmp_path: Path) -> None:
+    program = """
+import errno, os, resource, sys
+from kvloft._frames import Mover
+mover = Mover(1)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+payload = bytearray(40 << 20)
+slots = bytes(32), [bytes(32)], [memoryview(payload)[1:]], 4096, 4096 + len(payload), True
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), resource.RLIM_INFINITY))
+mover.write("token", fd, slots, 0, fd, (), 0, False)
+assert mover.wait(True) == [("token", -1, errno.ENOMEM)]
+try:
+    Mover(64)
+except RuntimeError as error:
+    assert "of 64 threads" in str(error)
+else:
+    raise SystemExit("there was memory")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+mover.write("token", fd, slots, 0, fd, (), 0, False)
+assert mover.wait(True) == [("token", slots[4], 0)]
+mover.close()
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "slots")], check=True)
 
 
 # Locks.
