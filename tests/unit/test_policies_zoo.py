@@ -231,7 +231,7 @@ def test_hdi_is_no_worse_than_lru_and_below_the_bound(kind: str) -> None:
 def test_hdi_learns_which_documents_are_read_again() -> None:
     """Every other document is read five times, with many others in between; LRU has forgotten it each time."""
     requests = []
-    for round_ in range(400):
+    for round_ in range(800):
         requests.append([("kept", round_ % 10, place) for place in range(4)])
         requests.append([("once", round_, place) for place in range(4)])
         requests.append([("once more", round_, place) for place in range(4)])
@@ -246,4 +246,4 @@ def test_hdi_learns_which_documents_are_read_again() -> None:
             pool.complete_store(pool.prepare_store(keys, request).keys, request)
             pool.finish(request)
     assert hits["lru"] == 0
-    assert hits["hdi"] > 0.5 * 400 * 4
+    assert hits["hdi"] > 0.5 * 800 * 4

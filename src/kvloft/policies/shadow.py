@@ -17,15 +17,15 @@ class Rival:
         capacity: in blocks.
     """
 
-    ALLOWANCE = 0.0007
+    ALLOWANCE = 0.0005
     """Lost hits by blocks asked for that are not minded, ..."""
-    GRANT = 1.0
+    GRANT = 0.7
     """... and those that are not minded in addition, in requests of average length."""
     CREDIT = 1.0
     """Hits ahead that count, in capacities."""
     LEAST = 0.05
     """Of all blocks lost that LRU has, at least this part has to be paid for, ..."""
-    SAFETY = 2.0
+    SAFETY = 3.0
     """... and so many times the part that was missed lately."""
     DOUBT = 0.5
     """Requests, all of whose blocks were missed, that are added to what was seen."""
