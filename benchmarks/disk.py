@@ -4,9 +4,9 @@
     python benchmarks/disk.py [DIR] --start 1000000                   # how long it takes to find so many blocks at the start
     python benchmarks/disk.py --short                                 # a little of both, in half a minute
 
-DIR is on the disk to measure; without one, it is the current directory's. Contenders take turns, round after round, and what
-is reported is the median over the rounds of each one's ratio to fio in the same round, or to the bare file where fio is not
-installed: the machine's noise then hits all alike. All use O_DIRECT, the same block size and number of
+DIR is on the disk to measure; without one, it is the current directory's. Contenders take turns, round after round, each round
+another one first (a disk is slower after some than after others), and what is reported is the median over the rounds of each
+one's ratio to fio in the same round, or to the bare file where fio is not installed: the machine's noise then hits all alike. All use O_DIRECT, the same block size and number of
 blocks in flight.
 """
 
@@ -200,8 +200,9 @@ def compare(directory: Path, amount: int, rounds: int, cases: Sequence[tuple[int
     for block, depth, job in cases:
         case = Case(block, depth, job, amount)
         seen: dict[str, list[Rates]] = {name: [] for name in contenders}
-        for _ in range(rounds):
-            for name, contender in list(contenders.items()):
+        for turn in range(rounds):
+            order = list(contenders.items())
+            for name, contender in order[turn % len(order) :] + order[: turn % len(order)]:
                 with tempfile.TemporaryDirectory(dir=directory) as place:
                     try:
                         seen[name].append(contender(Path(place), case))
