@@ -4,10 +4,10 @@
     python benchmarks/disk.py [DIR] --start 1000000                   # how long it takes to find so many blocks at the start
     python benchmarks/disk.py --short                                 # a little of both, in half a minute
 
-DIR is on the disk to measure; without one, it is the current directory's. Contenders take turns, round after round, each round
-another one first (a disk is slower after some than after others), and what is reported is the median over the rounds of each
-one's ratio to fio in the same round, or to the bare file where fio is not installed: the machine's noise then hits all alike. All use O_DIRECT, the same block size and number of
-blocks in flight.
+DIR is on the disk to measure; without one, it is the current directory's. Contenders take turns, round after round, and each
+round another one goes first, for a disk is slower after some than after others. What is reported is the median over the
+rounds of each one's ratio to fio in the same round, or to the bare file where fio is not installed: the machine's noise then
+hits all alike. All use O_DIRECT, the same block size and number of blocks in flight.
 """
 
 import argparse
