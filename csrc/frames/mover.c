@@ -17,7 +17,7 @@ typedef struct {
     pthread_cond_t work, news[KINDS];
     Queue waiting[KINDS], ended[KINDS];
     bool woken[KINDS], closing;
-    int started;
+    int started, listening; /* threads: of its own, and that wait for news */
 } Shared;
 
 typedef struct {
@@ -90,9 +90,14 @@ is_open(Mover *self)
     return false;
 }
 
+/* Making the run may have run code that closed the mover. */
 static PyObject *
 start(Mover *self, Run *run)
 {
+    if (!is_open(self)) {
+        run_free(run);
+        return NULL;
+    }
     pthread_mutex_lock(&self->shared->mutex);
     queue_put(&self->shared->waiting[run->writing], run);
     pthread_cond_signal(&self->shared->work);
@@ -106,7 +111,7 @@ mover_read(Mover *self, PyObject *args)
     PyObject *token, *slots;
     int fd;
     long long offset;
-    if (!PyArg_ParseTuple(args, "OiO!L", &token, &fd, &PyTuple_Type, &slots, &offset) || !is_open(self))
+    if (!PyArg_ParseTuple(args, "OiO!L", &token, &fd, &PyTuple_Type, &slots, &offset))
         return NULL;
     Run *run = run_new(token, slots, false);
     if (!run)
@@ -124,8 +129,7 @@ mover_write(Mover *self, PyObject *args)
     long long offset;
     Py_ssize_t first;
     if (!PyArg_ParseTuple(args, "OiO!LiO!np", &token, &fd, &PyTuple_Type, &slots, &offset, &index, &PyTuple_Type, &notes, &first,
-                          &sync) ||
-        !is_open(self))
+                          &sync))
         return NULL;
     if (PyTuple_GET_SIZE(notes) > NOTES || first < 0 || first > PyTuple_GET_SIZE(notes))
         return PyErr_Format(PyExc_ValueError, "%zd notes, %zd of them first; give at most %d", PyTuple_GET_SIZE(notes), first, NOTES);
@@ -155,12 +159,16 @@ static Run *
 next_ended(Shared *shared, int kind, bool wait)
 {
     pthread_mutex_lock(&shared->mutex);
-    while (wait && !shared->ended[kind].first && !shared->woken[kind])
+    shared->listening++;
+    while (wait && !shared->ended[kind].first && !shared->woken[kind] && !shared->closing)
         pthread_cond_wait(&shared->news[kind], &shared->mutex);
     Run *first = shared->ended[kind].first;
     queue_clear(&shared->ended[kind]);
     if (wait || first)
         shared->woken[kind] = false;
+    shared->listening--;
+    if (shared->closing)
+        pthread_cond_signal(&shared->work);
     pthread_mutex_unlock(&shared->mutex);
     return first;
 }
@@ -177,15 +185,18 @@ static PyObject *
 mover_wait(Mover *self, PyObject *args)
 {
     int writing;
-    if (!PyArg_ParseTuple(args, "p", &writing) || !is_open(self))
+    if (!PyArg_ParseTuple(args, "p", &writing))
         return NULL;
     PyObject *ended = PyList_New(0);
-    if (!ended)
+    if (!ended || !is_open(self)) {
+        Py_XDECREF(ended);
         return NULL;
-    Run *run = next_ended(self->shared, writing, false);
+    }
+    Shared *shared = self->shared; /* `close` lets it go once nobody listens */
+    Run *run = next_ended(shared, writing, false);
     if (!run) {
         Py_BEGIN_ALLOW_THREADS
-        run = next_ended(self->shared, writing, true);
+        run = next_ended(shared, writing, true);
         Py_END_ALLOW_THREADS
     }
     while (run) {
@@ -216,22 +227,29 @@ mover_wake(Mover *self, PyObject *args)
 static PyObject *
 mover_close(Mover *self, PyObject *Py_UNUSED(none))
 {
-    if (self->shared && self->process == getpid()) {
-        pthread_mutex_lock(&self->shared->mutex);
-        self->shared->closing = true;
-        pthread_cond_broadcast(&self->shared->work);
-        pthread_mutex_unlock(&self->shared->mutex);
+    Shared *shared = self->shared;
+    self->shared = NULL; /* from now on it is closed to others */
+    if (shared && self->process == getpid()) {
         Py_BEGIN_ALLOW_THREADS
+        pthread_mutex_lock(&shared->mutex);
+        shared->closing = true;
+        pthread_cond_broadcast(&shared->work);
+        for (int kind = 0; kind < KINDS; kind++)
+            pthread_cond_broadcast(&shared->news[kind]);
+        pthread_mutex_unlock(&shared->mutex);
         for (int i = 0; i < self->count; i++)
             pthread_join(self->threads[i], NULL);
+        pthread_mutex_lock(&shared->mutex);
+        while (shared->listening)
+            pthread_cond_wait(&shared->work, &shared->mutex);
+        pthread_mutex_unlock(&shared->mutex);
         Py_END_ALLOW_THREADS
         for (int kind = 0; kind < KINDS; kind++)
-            for (Run *run; (run = queue_take(&self->shared->ended[kind]));)
+            for (Run *run; (run = queue_take(&shared->ended[kind]));)
                 run_free(run);
-        pthread_mutex_destroy(&self->shared->mutex);
-        free(self->shared);
+        pthread_mutex_destroy(&shared->mutex);
+        free(shared);
     }
-    self->shared = NULL;
     Py_RETURN_NONE;
 }
 

@@ -70,4 +70,4 @@ class Mover(Generic[_Token]):
         """End the wait for writes, or for reads, that is going on, or else the next."""
 
     def close(self) -> None:
-        """Wait until all runs have ended, then let the threads go. Idempotent. Nobody waits any more."""
+        """Wait for all runs to end, however long that takes, then let the threads go. It ends all waits. Idempotent."""

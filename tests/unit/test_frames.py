@@ -265,6 +265,37 @@ def test_a_closed_mover_has_finished_and_says_so(file: Callable[..., int], tmp_p
             call()
 
 
+def test_closing_ends_what_waits_and_what_has_just_begun(mover: _frames.Mover[Any], file: Callable[..., int]) -> None:
+    heard: list[Any] = []
+
+    def wait(writes: bool) -> None:
+        try:
+            heard.append(mover.wait(writes))
+        except ValueError:  # it came too late
+            heard.append([])
+
+    waiting = [threading.Thread(target=wait, args=(n % 2 == 0,)) for n in range(6)]
+    closing = [threading.Thread(target=mover.close) for _ in range(2)]
+
+    class Digests:
+        """Asked for what to move, it closes the mover."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            for thread in closing:
+                thread.start()
+            for thread in closing:
+                thread.join(20)
+            return iter([key(0)])
+
+    for thread in waiting:
+        thread.start()
+    with pytest.raises(ValueError, match="closed"):
+        mover.read("token", file(), slots([noise(4096)])._replace(digests=Digests()), 0)  # type: ignore[arg-type]
+    for thread in waiting:
+        thread.join(20)
+    assert heard == [[]] * 6
+
+
 def test_a_forked_child_lets_the_mover_alone(mover: _frames.Mover[Any]) -> None:
     child = os.fork()
     if not child:
