@@ -136,9 +136,10 @@ homes_cut(Homes *self, PyObject *const *args, Py_ssize_t count)
     if ((n == -1 && PyErr_Occurred()) || !as_run(args[0]))
         return NULL;
     Run *run = (Run *)args[0];
-    Py_ssize_t at = PyTuple_GET_SIZE(run->keys) - n;
-    if (n < 0 || at < 0)
-        return PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, at + n);
+    Py_ssize_t size = PyTuple_GET_SIZE(run->keys);
+    if (n < 0 || n > size)
+        return PyErr_Format(PyExc_ValueError, "%zd of %zd blocks are to leave", n, size);
+    Py_ssize_t at = size - n;
     PyObject *left = PyList_New(n);
     for (Py_ssize_t i = 0; left && i < n; i++)
         PyList_SET_ITEM(left, i, Py_NewRef(PyTuple_GET_ITEM(run->keys, at + i)));

@@ -169,9 +169,12 @@ uses_again(Uses *self, PyObject *const *args, Py_ssize_t count)
     for (; at < PyTuple_GET_SIZE(path); at++) {
         AgedRun *segment = as_aged_run(PyTuple_GET_ITEM(path, at));
         Py_ssize_t blocks = segment ? resident_blocks(&segment->run) : -1;
-        int stored = blocks < 0 ? -1
-                     : blocks   ? PySequence_Contains(args[1], PyTuple_GET_ITEM(segment->run.keys, 0))
-                                : !segment->stamp;
+        int stored = blocks < 0 ? -1 : !segment->stamp;
+        if (blocks > 0) {
+            PyObject *first = Py_NewRef(PyTuple_GET_ITEM(segment->run.keys, 0)); /* asking may run code */
+            stored = PySequence_Contains(args[1], first);
+            Py_DECREF(first);
+        }
         if (stored < 0 || use_again(self, segment, stored, args[2]) < 0)
             break;
         hits += stored ? 0 : blocks;
