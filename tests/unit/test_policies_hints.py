@@ -268,3 +268,11 @@ def test_who_has_had_a_block_is_known_for_some_blocks(runs: list[tuple[list[int]
         while len(naive) > 12:
             naive.popitem(last=False)
         assert conversations.note(run, name) == shared
+
+
+def test_blocks_of_one_hash_are_one_to_conversations() -> None:
+    assert hash(-1) == hash(-2)
+    conversations = Conversations(2)
+    for run in ([-1, -2], [5], [6], [7]):
+        assert conversations.note(run, "one") == 0
+    assert conversations.note([6, 7], "two") == 2

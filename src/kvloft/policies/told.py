@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self, cast
 
-from kvloft._table import Homes
+from kvloft._table import Homes, distinct
 from kvloft.policies.chains import Segment
 from kvloft.request import Key
 
@@ -103,7 +103,7 @@ class Conversations:
         return hashes.index(known[theirs - 1]) + 1 if theirs else 0
 
     def _remember(self, hashes: Sequence[Key], conversation: int) -> None:
-        new = cast(list[int], self._last.absent(hashes))
+        new = cast(list[int], distinct(self._last.absent(hashes)))  # two blocks may have one hash
         if new:
             self._first.append(array("q", new))
         self._last.put(hashes, conversation)
