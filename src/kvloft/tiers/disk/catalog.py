@@ -146,6 +146,14 @@ class Catalog:
         self.policy.forget([digest])
         self.ours -= 1
 
+    def withdraw(self, digests: Iterable[bytes]) -> list[Gone]:
+        """Nobody writes these blocks after all, as far as anybody was to. The medium is still to be told of their places."""
+        gone = [Gone(digest, place, True) for digest in digests if (place := self._writing.pop(digest, None)) is not None]
+        self._clearing.update(place for _, place, _ in gone)
+        self.ours -= len(gone)
+        self.policy.forget([digest for digest, _, _ in gone])
+        return gone
+
     # Reading.
 
     def pin(self, place: int) -> Segment:

@@ -22,7 +22,9 @@ _SLOT = (1 << SLOT_BITS) - 1
 JOINED = 16
 """Blocks of waiting jobs that are begun with together."""
 Run: TypeAlias = Sequence[tuple[int, int]]
-"""Neighbouring slots of one segment: index in the job, place."""
+"""Neighbouring slots of one segment: index in the batch, place."""
+Undo: TypeAlias = Callable[[Sequence[int]], None]
+"""Lets go of whatever these blocks of a batch have taken and still have."""
 
 
 class Transfer:
@@ -109,7 +111,7 @@ class Transfer:
                 self._refresh()
             blocks, evicted = self._place(batch, claimed)
         except BaseException:
-            self._let_go(batch, new)
+            self._withdraw(batch, new)
             raise
         placed = {at for at, _ in blocks}
         idle = [at for at in new if at not in placed]
@@ -147,14 +149,15 @@ class Transfer:
 
     def _write(self, batch: Batch, run: Run, *, clear: bool = False) -> None:
         segment, slot = self._catalog.segments[run[0][1] >> SLOT_BITS], run[0][1] & _SLOT
-        digests = [batch.digests[at] for at, _ in run]
-        payloads = [batch.buffers[at] for at, _ in run]
         now = time.time()
 
         def start(mover: Mover, ended: Ended) -> None:
+            digests = [batch.digests[at] for at, _ in run]
+            payloads = [batch.buffers[at] for at, _ in run]
             segment.write(mover, ended, slot, digests, payloads, now, self._space.direct, self._sync, clear)
 
-        self._move(batch, run, start, partial(self._end_write, batch, segment, run, now, clear))
+        end = partial(self._end_write, batch, segment, run, now, clear)
+        self._move(batch, run, start, end, partial(self._withdraw, batch))
 
     def _end_write(
         self, batch: Batch, segment: Segment, run: Run, now: float, clear: bool, how: int | bytes, number: int
@@ -185,11 +188,23 @@ class Transfer:
         self._space.troubles.tell("writing a block", error)
         self._let_go(batch, [at])
 
+    def _withdraw(self, batch: Batch, indices: Sequence[int]) -> None:
+        """These blocks are not written after all: their places are free again."""
+        with self._lock:
+            gone = self._catalog.withdraw(batch.digests[at] for at in indices)
+        try:
+            self.finish_removal(gone)
+        finally:
+            self._let_go(batch, indices)
+
     def _let_go(self, batch: Batch, indices: Sequence[int]) -> None:
         """Others may write these blocks now, and this process again."""
         digests = [batch.digests[at] for at in indices]
-        if self._space.lock_file is not None and digests:
-            self._space.lock_file.release(digests)
+        try:
+            if self._space.lock_file is not None and digests:
+                self._space.lock_file.release(digests)
+        except OSError as error:
+            self._space.troubles.tell("letting others write blocks", error)
         with self._lock:
             self._storing.difference_update(digests)
             self._doomed.difference_update(digests)
@@ -213,14 +228,13 @@ class Transfer:
             self._read(batch, segments[run[0][1] >> SLOT_BITS], run)
 
     def _read(self, batch: Batch, segment: Segment, run: Run, *, again: bool = False) -> None:
-        digests = [batch.digests[at] for at, _ in run]
-        payloads = [batch.buffers[at] for at, _ in run]
-        slot = run[0][1] & _SLOT
-
         def start(mover: Mover, ended: Ended) -> None:
-            segment.read(mover, ended, slot, digests, payloads, self._space.direct)
+            digests = [batch.digests[at] for at, _ in run]
+            payloads = [batch.buffers[at] for at, _ in run]
+            segment.read(mover, ended, run[0][1] & _SLOT, digests, payloads, self._space.direct)
 
-        self._move(batch, run, start, partial(self._end_read, batch, segment, run, again))
+        end = partial(self._end_read, batch, segment, run, again)
+        self._move(batch, run, start, end, partial(self._unpin, batch, segment, run))
 
     def _end_read(self, batch: Batch, segment: Segment, run: Run, again: bool, how: int | bytes, number: int) -> None:
         if number or isinstance(how, int):
@@ -277,6 +291,13 @@ class Transfer:
             self._settle(batch, at, Status.FAILED, "failed", f"reading a block: {error}")
         self._space.troubles.tell("reading a block", error)
         self.finish_removal([gone] if gone else [], broken=True)
+
+    def _unpin(self, batch: Batch, segment: Segment, run: Run, indices: Sequence[int]) -> None:
+        """Those of these blocks of a run that have not been settled are not read after all."""
+        with self._lock:
+            for at, place in run:
+                if at in indices and not batch.is_settled(at):
+                    self._catalog.unpin(place, segment)
 
     # Removing.
 
@@ -338,31 +359,31 @@ class Transfer:
         if run:
             yield run
 
-    def _move(self, batch: Batch, run: Run, start: Callable[[Mover, Ended], None], end: Ended) -> None:
-        """Start to move blocks of a batch; whatever comes of it, `end` is tried."""
+    def _move(self, batch: Batch, run: Run, start: Callable[[Mover, Ended], None], end: Ended, undo: Undo) -> None:
+        """Start to move blocks of a batch, and try `end` with what comes of it; `undo`, if one of these has a fault."""
         indices = [at for at, _ in run]
 
         def ended(how: int | bytes, number: int) -> None:
-            self._attempt(batch, indices, partial(end, how, number))
+            batch.moving.difference_update(indices)
+            self._attempt(batch, indices, partial(end, how, number), undo)
 
         def begin() -> None:
             try:
                 self._workers.move(batch.kind, start, ended)
             except OSError as error:
                 end(0, error.errno or errno.EIO)
+            else:
+                batch.moving.update(indices)
 
-        self._attempt(batch, indices, begin)
+        self._attempt(batch, indices, begin, undo)
 
-    def _attempt(self, batch: Batch, indices: Sequence[int], task: Task) -> None:
+    def _attempt(self, batch: Batch, indices: Sequence[int], task: Task, undo: Undo | None = None) -> None:
         """Do a task for some blocks of a batch, and answer the jobs whose last block that settled. Whatever happens, all
-        jobs are answered."""
+        jobs are answered, but none before the medium has let its blocks alone."""
         try:
             task()
         except Exception as error:
-            with self._lock:
-                for at in indices:
-                    self._settle(batch, at, Status.FAILED, "failed", repr(error))
-            self._space.troubles.tell(batch.kind.name.lower(), repr(error))
+            self._give_up(batch, [at for at in indices if at not in batch.moving], error, undo)
         with self._lock:
             done = [job for job in batch.jobs if not job.left and not job.answered]
             try:
@@ -375,6 +396,19 @@ class Transfer:
                 for job in done:
                     job.answered = True
                     self._answer(job)
+
+    def _give_up(self, batch: Batch, indices: Sequence[int], fault: Exception, undo: Undo | None) -> None:
+        """The code has a fault: blocks fail, and leave nothing taken."""
+        name = batch.kind.name.lower()
+        self._space.troubles.tell(name, repr(fault))
+        try:
+            if undo is not None:
+                undo(indices)
+        except Exception as another:
+            self._space.troubles.tell(name, repr(another))
+        with self._lock:
+            for at in indices:
+                self._settle(batch, at, Status.FAILED, "failed", repr(fault))
 
     def _settle(self, batch: Batch, at: int, status: Status, counter: str, error: str | None = None) -> None:
         """Settle a block, and count it. Needs the lock."""

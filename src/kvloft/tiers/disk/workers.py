@@ -56,6 +56,8 @@ class Batch:
         self.buffers = [buffer for job in jobs for buffer in job.buffers]
         self._owners = [(job, at) for job in jobs for at in range(len(job.digests))]
         self._duplicates = self.kind is Kind.STORE and len(set(self.digests)) < len(self.digests)
+        self.moving: set[int] = set()
+        """Blocks that the medium is at. Changed by the kind's thread alone, without the lock."""
 
     def first_of_each(self) -> list[int]:
         """Indices of the distinct blocks, in order."""
