@@ -287,7 +287,7 @@ class Segment:
         )
 
     def read_frame(self, slot: int, payload: memoryview) -> bytes:
-        """Read one slot now: its header, as far as it came, and the payload, if all of it came."""
+        """Read one slot now: its header, and the payload into its buffer; no header if not all of it came."""
         header = bytearray(PAGE)
         got = self.files.read(self._data, [header, payload], slot * self.stride)
         return bytes(header[: frame.HEADER_BYTES]) if got == PAGE + self.block_bytes else b""
