@@ -41,7 +41,7 @@ class MissingExtra(KvloftError, ImportError):
 
     def __init__(self, extra: str, what: str) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs an optional dependency: pip install 'kvloft[{extra}]'")
+        super().__init__(f"{what} needs an optional dependency: pip install 'kvloft[{extra}]' (in a clone: '.[{extra}]')")
 
 
 class UnsupportedVersion(KvloftError, ImportError):

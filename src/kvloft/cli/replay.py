@@ -29,7 +29,10 @@ def replay(
     spread_minutes: options.SpreadMinutes = 240.0,
     shared_prefix: options.SharedPrefix = False,
     hints: Annotated[
-        str | None, typer.Option(help="What callers tell: session-end=0.5 tells half of the ends of conversations.")
+        str | None,
+        typer.Option(
+            help="What callers tell, instead of the trace: session-end=0.5 tells half of the ends of conversations."
+        ),
     ] = None,
     admission: Annotated[
         str, typer.Option(help="What is taken in, as in the settings: everything, or scan-guard.")
