@@ -342,6 +342,31 @@ def test_keys_that_change_the_ghosts_that_look_for_them() -> None:
     assert (ghosts.blocks, one.evicted) == (3, 3)
 
 
+def test_a_key_that_leaves_while_it_is_asked_for_lives_until_it_was() -> None:
+    told: list[str] = []
+
+    class Mortal(Wild):
+        def __eq__(self, other: object) -> bool:
+            told.append("compared")
+            return False
+
+        __hash__ = Wild.__hash__
+
+        def __del__(self) -> None:
+            told.append("gone")
+
+    class Thief(Mortal):
+        def __eq__(self, other: object) -> bool:
+            one.keys = ()
+            return NotImplemented
+
+        __hash__ = Wild.__hash__
+
+    thief, one = Thief(int), AgedSegment(0, (Mortal(int),), None)
+    assert Uses(ages()).again([one], {thief}, (0, 1)) == (1, 1)
+    assert told == ["compared", "gone"] and one.reads == 1
+
+
 def test_along_a_chain_of_segments() -> None:
     homes = Homes()
     segments = {7: Segment(7, (b"a", "b", 3), None), 8: Segment(8, (4,), None)}
