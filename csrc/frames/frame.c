@@ -1,6 +1,5 @@
 /* `kvloft._frames`: the frame's format, and the module. */
-#include "frame.h"
-
+#include "run.h"
 #include "xxh3.h"
 
 const uint8_t magic[8] = "KVLOFT\r\n";
@@ -124,6 +123,7 @@ PyInit__frames(void)
     if (made && (!start || PyModule_AddObjectRef(made, "MAGIC", start) < 0 ||
                  PyModule_AddIntConstant(made, "VERSION", FORMAT) < 0 ||
                  PyModule_AddIntConstant(made, "HEADER_BYTES", HEADER) < 0 ||
+                 PyModule_AddIntConstant(made, "LONGEST", LONGEST) < 0 ||
                  PyModule_AddObjectRef(made, "Mover", (PyObject *)&MoverType) < 0))
         Py_CLEAR(made);
     Py_XDECREF(start);

@@ -11,6 +11,8 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 MAGIC: bytes
 VERSION: int
 HEADER_BYTES: int
+LONGEST: int
+"""Frames of one run, at most."""
 
 _Token = TypeVar("_Token")
 _Slots: TypeAlias = tuple[bytes, Sequence[bytes], Sequence[WriteableBuffer], int, int, bool]

@@ -12,7 +12,7 @@ from kvloft import _frames
 PAGE = mmap.PAGESIZE
 AnyBuffer: TypeAlias = bytes | bytearray | memoryview
 DIRECT = getattr(os, "O_DIRECT", 0)
-LONGEST = 256
+LONGEST = _frames.LONGEST
 """Slots that one call can move."""
 Ended: TypeAlias = Callable[[int | bytes, int], None]
 """Is told how a run of slots ended: bytes written, or for each frame that came whole what is wrong with it, as a number for
