@@ -299,7 +299,7 @@ def main() -> None:
     if options.again:
         report.write(json.loads(options.again.read_text()), DOCUMENT)
         return
-    narrower = ("short", "policies", "capacities", "sizes", "states", "parts")
+    narrower = ("short", "policies", "capacities", "sizes", "states", "requests", "parts")
     everything = all(getattr(options, name) == parser.get_default(name) for name in narrower)
     capacities = [int(n) for n in options.capacities.split(",") if n] or list(
         CAPACITIES[:1] if options.short else CAPACITIES
