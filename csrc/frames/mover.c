@@ -17,7 +17,7 @@ typedef struct {
     pthread_cond_t work, news[KINDS];
     Queue waiting[KINDS], ended[KINDS];
     bool woken[KINDS], closing;
-    int started, listening; /* threads: of its own, and that wait for news */
+    int threads, started, listening; /* threads: of its own, those that have begun, and those that wait for news */
 } Shared;
 
 typedef struct {
@@ -52,7 +52,7 @@ queue_take(Queue *queue)
     return run;
 }
 
-/* Reads go first, but one thread prefers writes, so that neither starves. */
+/* Reads go first, but one thread prefers writes, so that neither starves; a thread that is alone takes turns. */
 static void *
 work(void *given)
 {
@@ -73,6 +73,8 @@ work(void *given)
         pthread_mutex_unlock(&shared->mutex);
         run_move(run, &scratch);
         pthread_mutex_lock(&shared->mutex);
+        if (shared->threads == 1)
+            preferred = run->writing ? READS : WRITES;
         queue_put(&shared->ended[run->writing], run);
         pthread_cond_signal(&shared->news[run->writing]);
     }
@@ -271,6 +273,7 @@ mover_new(PyTypeObject *type, PyObject *args, PyObject *names)
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
+    self->shared->threads = threads;
     pthread_mutex_init(&self->shared->mutex, NULL);
     pthread_cond_init(&self->shared->work, NULL);
     for (int kind = 0; kind < KINDS; kind++) {

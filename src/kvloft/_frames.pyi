@@ -34,7 +34,8 @@ def lock_bytes(fd: int, starts: Sequence[int], take: bool, /) -> list[bool]:
     """
 
 class Mover(Generic[_Token]):
-    """Threads that move runs of frames: reads before writes, but one thread prefers writes, so that neither starves.
+    """Threads that move runs of frames: reads before writes, but one thread prefers writes, and a thread that is alone takes
+    turns, so that neither starves.
 
     Payloads are held until `wait` or `close` has told of the run's end, and so are tokens, which may be anything.
     """

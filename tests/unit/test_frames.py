@@ -252,6 +252,37 @@ def test_many_moves_at_once(file: Callable[..., int]) -> None:
     mover.close()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("writes", [True, False])
+def test_neither_reads_nor_writes_starve(file: Callable[..., int], threads: int, writes: bool) -> None:
+    """A move ends, though those of the other kind never run out."""
+    fd = file()
+    mover: _frames.Mover[int] = _frames.Mover(threads)
+    one, many = slots([noise(1 << 20)]), slots([noise(1 << 20)])
+    move(mover, fd, one, writes=True)
+
+    def start(what: Slots, writes: bool) -> None:
+        if writes:
+            mover.write(0, fd, what, 0, fd, (), 0, False)
+        else:
+            mover.read(0, fd, what, 0)
+
+    ended = threading.Event()
+    waiting = threading.Thread(target=lambda: mover.wait(writes) and ended.set())
+    waiting.start()
+    for _ in range(200):
+        start(many, not writes)
+    start(one, writes)
+    count = 0
+    while not ended.is_set() and count < 4000:
+        for _ in mover.wait(not writes):
+            start(many, not writes)
+            count += 1
+    assert ended.is_set(), f"{count} others went first"
+    waiting.join()
+    mover.close()
+
+
 def test_a_closed_mover_has_finished_and_says_so(file: Callable[..., int], tmp_path: Path) -> None:
     fd, mover = file(), _frames.Mover[int](2)
     what = slots([noise(4096)])
