@@ -238,6 +238,22 @@ def test_a_file_cut_while_in_use(tmp_path: Path, disk: Callable[..., Disk]) -> N
     assert one.count("corrupt") == statuses.count(MISS)
 
 
+@pytest.mark.parametrize("policy", ["lru", "hdi"])
+def test_a_block_whose_record_is_damaged_too(tmp_path: Path, disk: Callable[..., Disk], policy: str) -> None:
+    one = disk(policy=policy, tick=30)
+    keys, raw = names(8), RawDisk(tmp_path / "disk")
+    one.store(keys)
+    for path in [*raw.data(), *raw.indices()]:
+        with path.open("r+b") as file:
+            file.seek(4096 if path in raw.indices() else 0)
+            file.write(bytes(4096 if path in raw.indices() else path.stat().st_size))
+    assert one.load(keys) == [MISS] * 8
+    assert one.count("corrupt") == 8
+    assert one.store(keys) == one.load(keys) == [OK] * 8
+    one.tier.remove(keys)
+    assert one.held(keys) == one.tier._catalog.ours == one.tier._catalog.policy.residents() == 0
+
+
 # A bad medium.
 
 
@@ -495,6 +511,23 @@ def test_any_policy_may_decide(disk: Callable[..., Disk], policy: str) -> None:
         assert one.count("policy_failed") == 0
         one.tier.close()
     assert one.count("evicted") > 0
+
+
+@pytest.mark.parametrize("policy", list(BUILTIN))
+def test_a_store_may_name_a_block_twice(disk: Callable[..., Disk], policy: str) -> None:
+    one = disk(policy=policy)
+    for n in range(60):
+        keys = names(5, f"round {n % 29}")
+        stored = one.store([*keys[:3], keys[0], *keys[3:]])
+        again = stored.pop(3)
+        assert set(stored) <= {OK, DROPPED} and again == stored[0]
+        one.tier.touch(keys)
+        assert one.load(keys) == [OK if status is OK else MISS for status in stored]
+        if n % 9 == 8:
+            one.tier.remove(keys)
+    assert one.count("evicted") > 0
+    assert one.count("policy_failed") == one.count("upkeep_failed") == 0
+    assert one.tier._catalog.policy.residents() == one.tier._catalog.ours == len(one.tier._catalog.where)
 
 
 # Load.

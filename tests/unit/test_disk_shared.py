@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_disk_house import BLOCK, OTHER, SPACE, Disk, names
 
-from disk_medium import RawDisk
+from disk_medium import BrittleFiles, RawDisk
 from kvloft.tiers import Status
 from kvloft.tiers.frame import HEADER_BYTES
 
@@ -195,3 +195,28 @@ def test_a_forked_child_holds_no_lock(disk: Callable[..., Disk]) -> None:
         os.waitpid(child, 0)
         os.close(forked)
         os.close(tell)
+
+
+def test_a_forked_child_waits_for_nothing(disk: Callable[..., Disk]) -> None:
+    """Neither for answers, which only the parent gets, nor for a lock that another thread had."""
+    files = BrittleFiles()
+    one = disk(files=files)
+    files.set("hang")
+    one.tier.submit_store(1, names(1), [memoryview(bytearray(one.content(names(1)[0])))])
+    with one.tier._lock:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            try:
+                one.tier.drain()
+                one.tier.stats()
+                one.tier.touch(names(1))
+                one.tier.remove(names(1))
+                one.tier.close()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    files.set(None)
+    assert one.answer() == [OK]

@@ -100,7 +100,7 @@ class Catalog:
 
         Args:
             digests: distinct, neither there nor being written.
-            offered: all blocks of the job; those of them that are here stay.
+            offered: all blocks of the job, distinct; those of them that are here stay.
         """
         offer = Offer(digests, request, offered)
         need = len(digests) - len(self.free)

@@ -221,7 +221,8 @@ class DiskTier(Tier):
             self._catalog.use(digests, time.time(), self._catalog.request())
 
     def remove(self, keys: Sequence[Key]) -> None:
-        self._transfer.remove(self._digests_of(keys))
+        if not self._closed:
+            self._transfer.remove(self._digests_of(keys))
 
     def take_changes(self) -> list[Change]:
         if self._changes is None:
@@ -308,8 +309,12 @@ class DiskTier(Tier):
             self._space.lock_file = None
 
     def _abandon(self) -> None:
-        """In a forked child: the files and locks are the parent's, and there are no threads."""
+        """In a forked child: the files and locks are the parent's, and there are no threads. Whatever waits for an answer
+        gets none here, and one of the threads may have held the lock."""
         self._closed = True
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._pending = 0
         with contextlib.suppress(OSError):
             self._release()
 

@@ -136,11 +136,12 @@ class Transfer:
             self.finish_removal(stale)
         slots: list[tuple[bytes, int]] = []
         evicted: set[int] = set()
+        offered = [batch.digests[at] for at in batch.first_of_each()]
         rest, may_grow = [*new], True
         while rest and may_grow:
             may_grow = len(rest) <= len(self._catalog.free) or self._grow(len(rest))
             with self._lock:
-                room = self._catalog.reserve(rest, batch.digests, batch.request, evict=not may_grow)
+                room = self._catalog.reserve(rest, offered, batch.request, evict=not may_grow)
                 self._counters["evicted"] += len(room.evicted)
             slots += room.slots
             evicted.update(room.evicted)
@@ -266,14 +267,14 @@ class Transfer:
                 self._read(batch, segment, rest)
 
     def _reject(self, batch: Batch, segment: Segment, at: int, place: int, defect: frame.Defect) -> None:
-        """A frame that did not verify is a miss. It is damaged if its record still promises the block; otherwise another
-        process has replaced it meanwhile."""
+        """A frame that did not verify is a miss. It is damaged if its record still promises the block, or if it lies here as
+        far as its owner, this process, knows: then the record is damaged too. Otherwise it was replaced meanwhile."""
         digest = batch.digests[at]
-        damaged = segment.promises(place & _SLOT, digest)
-        gone = None
+        promised = segment.promises(place & _SLOT, digest)
         with self._lock:
+            gone = self._catalog.drop(digest, place) if promised or segment.owned else None
+            damaged = promised or gone is not None
             if damaged:
-                gone = self._catalog.drop(digest, place)
                 self._counters["corrupt"] += 1
             else:
                 self._catalog.doubt(digest, place)
