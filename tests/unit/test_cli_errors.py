@@ -15,6 +15,7 @@ def trace(tmp_path):
     ("words", "said"),
     [
         (["replay", "TRACE", "--capacity", "all"], "--capacity: 'all' is neither a share"),
+        (["replay", "TRACE", "--capacity", "99999999999"], "--capacity: '99999999999' is neither a share"),
         (["replay", "TRACE", "--policy", "best"], "--policy: 'best' is unknown; choose one of: "),
         (["replay", "TRACE", "--prefill-rate", "-1"], "--prefill-rate: -1.0 is not greater than 0"),
         (["replay", "TRACE", "--prefill-rate", "9", "--decode-rate", "0"], "--decode-rate: 0.0 is not greater than 0"),

@@ -1,7 +1,9 @@
 """`kvloft inspect` and `kvloft bench disk`."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,9 @@ from test_disk_house import OTHER, SPACE, Disk, names
 from disk_medium import RawDisk
 from kvloft.cli import main
 from kvloft.keys import Namespace
+from kvloft.tiers.disk import Files
+from kvloft.tiers.disk.segment import DATA, INDEX
+from kvloft.tiers.disk.survey import survey
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -63,6 +68,29 @@ def test_inspecting_disturbs_nobody(place: Path, capsys: pytest.CaptureFixture[s
     assert code == 0 and "in use" in out and "open in 1 processes" in out
     assert set(one.store(names(30, "more"))) == {one.load(names(1))[0]}
     one.tier.close()
+
+
+class Vanishing(Files):
+    """What has been listed is deleted at once: all of it, or the one segment that comes first."""
+
+    def __init__(self, everything: bool) -> None:
+        self.everything = everything
+
+    def list(self, path: str) -> list[os.DirEntry[str]]:
+        entries = sorted(super().list(path), key=lambda entry: entry.name)
+        for entry in entries if self.everything else [entry for entry in entries if entry.name.endswith((DATA, INDEX))][:2]:
+            if entry.is_dir():
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+        return entries
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_files_may_go_while_one_looks(place: Path, everything: bool) -> None:
+    report = survey(str(place), files=Vanishing(everything))
+    assert all(not space.unfit for space in report.namespaces)
+    assert report.charged_bytes > 0
 
 
 def test_prune_spares_what_is_in_use(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,8 +51,8 @@ def watched(trace: Trace, tell: Callable[[int, int], None]) -> Iterator[TraceReq
     tell(trace.size, trace.size)
 
 
-MOST_BLOCKS = 1 << 40
-"""More than any machine holds."""
+MOST_BLOCKS = (1 << 30) - 1
+"""As many as tables take; more than any machine holds."""
 
 
 class Capacity(msgspec.Struct, frozen=True):

@@ -37,6 +37,24 @@ def slots_per_segment(capacity_bytes: int, block_bytes: int) -> int:
     return max(1, min(max(usable // (_SEGMENTS * stride), min(8, usable // (4 * stride))), _LARGEST // stride))
 
 
+def charged_for(files: Files, root: str) -> int:
+    """Bytes that the file system charges for a directory and all in it; what goes meanwhile may count or not."""
+    total, paths = charged_bytes(files.stat(root)), [root]
+    while paths:
+        try:
+            entries = files.list(paths.pop())
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            try:
+                total += charged_bytes(entry.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                paths.append(entry.path)
+    return total
+
+
 class Space:
     """Makes and deletes segments in one namespace of a directory, and holds the bounds of the whole directory.
 
@@ -96,20 +114,7 @@ class Space:
 
     def charged(self) -> int:
         """Bytes that the file system charges for the directory and all in it."""
-        total, paths = charged_bytes(self.files.stat(self.root)), [self.root]
-        while paths:
-            try:
-                entries = self.files.list(paths.pop())
-            except FileNotFoundError:
-                continue
-            for entry in entries:
-                try:
-                    total += charged_bytes(entry.stat(follow_symlinks=False))
-                except FileNotFoundError:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    paths.append(entry.path)
-        return total
+        return charged_for(self.files, self.root)
 
     def excess(self) -> int:
         """Bytes by which the directory is above its bound, or the file system below its floor of free space."""

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from kvloft.tiers.disk.files import Files, charged_bytes
 from kvloft.tiers.disk.locks import LockFile
 from kvloft.tiers.disk.records import BROKEN, CONDEMNED, Array, is_sound
 from kvloft.tiers.disk.segment import DATA, INDEX, Segment, Unfit, read_geometry
-from kvloft.tiers.disk.space import DESCRIPTION, HOME, OURS
+from kvloft.tiers.disk.space import DESCRIPTION, HOME, OURS, charged_for
 
 Tell = Callable[[int, int], None]
 """Told how many blocks are done, of how many."""
@@ -70,8 +70,12 @@ def survey(path: str, *, verify: bool = False, tell: Tell | None = None, files: 
         ConfigError: it is no directory, or cannot be read.
     """
     files = files or Files()
-    homes = _homes(path)
-    reports = [_report(files, home) for home in homes]
+    homes: list[str] = []
+    reports: list[NamespaceReport] = []
+    for home in _homes(path):
+        with suppress(FileNotFoundError):  # somebody has just removed it
+            reports.append(_report(files, home))
+            homes.append(home)
     if verify:
         total, done = sum(report.blocks for report in reports), 0
         for home, report in zip(homes, reports, strict=True):
@@ -83,11 +87,7 @@ def survey(path: str, *, verify: bool = False, tell: Tell | None = None, files: 
                 if tell is not None:
                     tell(done, total)
             report.damaged = dict(damaged)
-    charged = charged_bytes(os.stat(path)) + sum(
-        charged_bytes(os.lstat(os.path.join(folder, name)))
-        for folder, sub, names in os.walk(path)
-        for name in [*sub, *names]
-    )
+    charged = charged_for(files, path)
     other = charged - sum(report.charged_bytes for report in reports)
     return Report(path, charged, other, _processes(files, path), reports)
 
@@ -122,7 +122,10 @@ def _homes(path: str) -> list[str]:
 
 def _report(files: Files, home: str) -> NamespaceReport:
     report = NamespaceReport(os.path.basename(home), _facts(home))
-    names = {entry.name: charged_bytes(entry.stat(follow_symlinks=False)) for entry in files.list(home)}
+    names: dict[str, int] = {}
+    for entry in files.list(home):
+        with suppress(FileNotFoundError):  # a running tier makes and deletes segments
+            names[entry.name] = charged_bytes(entry.stat(follow_symlinks=False))
     report.charged_bytes = charged_bytes(files.stat(home)) + sum(names.values())
     stored: list[Array] = []
     used: list[Array] = []
@@ -135,6 +138,8 @@ def _report(files: Files, home: str) -> NamespaceReport:
             continue
         try:
             segment = open_segment(files, home, stem)
+        except FileNotFoundError:
+            continue  # its owner has just deleted it
         except (OSError, Unfit) as error:
             report.unfit[os.path.join(home, name)] = str(error)
             continue
