@@ -3,9 +3,12 @@
 import numpy as np
 
 from kvloft._table import ShadowLRU
+from kvloft.policies import make_policy
 from kvloft.policies.ages import AgedSegment
 from kvloft.policies.hazard import BINS, Hazards
 from kvloft.policies.shadow import Rival
+from kvloft.pool import BlockPool
+from kvloft.request import Request
 
 
 def test_hazards_before_anything_is_seen_are_lru() -> None:
@@ -67,3 +70,17 @@ def test_what_may_be_lost_is_paid_for() -> None:
     rival.count(0, 1000, 100)
     assert not rival.lets(used, 100), "what was gained long ago counts only so much"
     assert rival.lets(segment(100), 100), "what LRU does not have may always go"
+
+
+def test_nothing_is_kept_of_requests_whose_blocks_are_forgotten() -> None:
+    policy = make_policy("hdi", 16)
+    pool = BlockPool(16, policy)
+    for number in range(1000):
+        request = Request(number)
+        plan = pool.prepare_store([(number, at) for at in range(4)], request)
+        if plan is not None:
+            pool.complete_store(plan.keys, request)
+        pool.finish(request)
+    assert pool.counters.stored > 1000
+    assert set(policy._tips) <= set(policy._tree.segments)  # type: ignore[attr-defined]
+    assert len(policy._tree.segments) < 100  # type: ignore[attr-defined]

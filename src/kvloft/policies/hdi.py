@@ -413,6 +413,7 @@ class HDI(Policy):
     def _remove(self, segment: AgedSegment) -> None:
         self._uses.end(segment)
         self._tree.remove(segment)
+        self._tips.pop(segment.number, None)
 
     def _rank(self) -> None:
         hazards = self._hazards
