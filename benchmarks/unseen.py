@@ -50,8 +50,8 @@ KINDS: dict[str, Callable[[int], list[TraceRequest]]] = {
 
 
 def measure(kind: str, seed: int, policy: str) -> list[float]:
-    """Points against LRU, by size."""
-    requests = KINDS[kind](seed)
+    """Points against LRU, by size. Nobody is told when conversations end."""
+    requests = [msgspec.structs.replace(request, session=None, last=False) for request in KINDS[kind](seed)]
     unique = survey(requests).unique
     points = []
     for size in SIZES:

@@ -13,7 +13,7 @@ from kvloft.cli import main
 from kvloft.errors import TraceError
 from kvloft.traces.event import TraceRequest
 from kvloft.traces.formats import open_trace
-from kvloft.traces.native import Header, native_line
+from kvloft.traces.native import MADE, Header, native_line
 
 MOONCAKE = [
     {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]},
@@ -61,7 +61,7 @@ def test_qwen_sessions_are_named_by_their_first_turn(tmp_path):
 
 
 def test_native_keys_are_numbers_or_digests(tmp_path):
-    header = Header(block_tokens=16, source="synth")
+    header = Header(block_tokens=16, source=MADE)
     digests = (7).to_bytes(8, "little") + b"\xff" * 8
     lines = [header, {"keys": [3, 4], "tenant": "a", "last": True}, {"dropped": 3}, {"keys": digests, "hits": 1}]
     trace = open_trace(write_lines(tmp_path / "t.jsonl", lines))
@@ -74,7 +74,20 @@ def test_native_lines_say_everything(tmp_path):
     asked = TraceRequest([1, 2], 0.25, 40, 9, "s", "tenant", True, 1, 60.0, 3, 90.0)
     path = tmp_path / "t.jsonl"
     path.write_bytes(msgspec.json.encode(Header(block_tokens=16)) + b"\n" + native_line(asked))
-    assert list(open_trace(path)) == [asked]
+    trace = open_trace(path)
+    assert list(trace) == [asked]
+    assert trace.assumptions == []
+
+
+def test_that_a_made_trace_tells_ends_is_said(tmp_path):
+    path = tmp_path / "t.jsonl"
+    for last in (False, True):
+        path.write_bytes(
+            msgspec.json.encode(Header(block_tokens=16, source=MADE)) + b"\n" + native_line(TraceRequest([1], last=last))
+        )
+        trace = open_trace(path)
+        assert list(trace)
+        assert ["tell when they end" in said for said in trace.assumptions] == [True] * last
 
 
 def test_a_rotated_recording_is_one_trace(tmp_path):

@@ -37,5 +37,5 @@ class MooncakeReader:
         asked = self._decode(line)
         return TraceRequest(asked.hash_ids, asked.timestamp / 1000, asked.input_length, asked.output_length)
 
-    def gaps(self) -> list[str]:
+    def remarks(self) -> list[str]:
         return []

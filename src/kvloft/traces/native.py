@@ -20,6 +20,8 @@ from kvloft.traces.mooncake import Count, Seconds
 
 FORMAT = "kvloft-trace"
 VERSION = 1
+MADE = "synth"
+"""The source of a trace that was generated."""
 DIGEST_BYTES = 8
 _POSITIVE = np.uint64((1 << 63) - 1)
 
@@ -72,7 +74,8 @@ class NativeReader:
         self._header = msgspec.json.Decoder(Header).decode
         self._salt: str | None = None
         self.block_tokens = 0
-        self.dropped = 0
+        self.dropped = self.last = 0
+        self._made = False
 
     def __call__(self, line: bytes) -> TraceRequest | None:
         said = self._decode(line)
@@ -84,6 +87,7 @@ class NativeReader:
         if said.dropped:
             self.dropped += said.dropped
             return None
+        self.last += said.last
         keys = said.keys
         if isinstance(keys, bytes):
             if len(keys) % DIGEST_BYTES:
@@ -103,8 +107,13 @@ class NativeReader:
             said.pin_until,
         )
 
-    def gaps(self) -> list[str]:
-        return [f"{self.dropped:,} requests were not recorded, for lack of room in its buffer"] if self.dropped else []
+    def remarks(self) -> list[str]:
+        remarks = []
+        if self.dropped:
+            remarks.append(f"{self.dropped:,} requests were not recorded, for lack of room in its buffer")
+        if self._made and self.last:
+            remarks.append("conversations tell when they end, as generated ones do")
+        return remarks
 
     def _begin(self, header: Header) -> None:
         if header.format != FORMAT:
@@ -115,7 +124,7 @@ class NativeReader:
             raise ValueError(f"{header.block_tokens} tokens a block, but {self.block_tokens} before - at `$.block_tokens`")
         if self._salt not in (None, header.salt):
             raise ValueError("another salt than before, so keys cannot be compared - at `$.salt`")
-        self.block_tokens, self._salt = header.block_tokens, header.salt
+        self.block_tokens, self._salt, self._made = header.block_tokens, header.salt, header.source == MADE
 
 
 def native_line(request: TraceRequest) -> bytes:

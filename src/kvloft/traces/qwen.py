@@ -43,5 +43,5 @@ class QwenReader:
             self._roots[asked.chat_id] = root
         return TraceRequest(asked.hash_ids, asked.timestamp, asked.input_length, asked.output_length, str(root))
 
-    def gaps(self) -> list[str]:
+    def remarks(self) -> list[str]:
         return []

@@ -25,7 +25,7 @@ import numpy as np
 from kvloft.errors import ConfigError
 from kvloft.files import write_whole
 from kvloft.traces.event import TraceRequest
-from kvloft.traces.native import Header, native_line
+from kvloft.traces.native import MADE, Header, native_line
 
 
 class LogNormal(msgspec.Struct, frozen=True):
@@ -347,7 +347,7 @@ def write_trace(
     """
     count = blocks = 0
     with write_whole(path) as stream:
-        header = Header(block_tokens=workload.block_tokens, source="synth", facts={"seed": workload.seed})
+        header = Header(block_tokens=workload.block_tokens, source=MADE, facts={"seed": workload.seed})
         stream.write(msgspec.json.encode(header) + b"\n")
         for request in requests:
             stream.write(native_line(request))

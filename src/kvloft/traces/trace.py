@@ -51,8 +51,8 @@ class LineReader(Protocol):
     field: str
     """Where the keys of a request stand in a line."""
 
-    def gaps(self) -> list[str]:
-        """What the lines so far said of data that are not there, in words."""
+    def remarks(self) -> list[str]:
+        """What one should know of the lines so far, in words: what is not there, and what they tell of the future."""
 
     def __call__(self, line: bytes) -> TraceRequest | None: ...
 
@@ -108,7 +108,7 @@ class LineTrace(Trace):
                     yield request
             before += path.stat().st_size
         self.position = self.size
-        self.assumptions = read.gaps()
+        self.assumptions = read.remarks()
 
 
 _FIELD = " - at `$."
