@@ -35,13 +35,16 @@ def settings(disk: Path) -> str:
 
 
 EVENTS = "ipc:///tmp/kvloft-test-{}"
+AGAIN = EVENTS + "-again"
+END = b"\xff" * 8
 """Where the server of a port publishes KV events."""
 PIDS: dict[str, int] = {}
 """Processes of servers."""
 
 
 class Subscriber:
-    """Rebuilds what lies where from nothing but the KV events that a server publishes."""
+    """Rebuilds what lies where from nothing but the KV events that a server publishes. It comes late, and asks for what was
+    published before."""
 
     def __init__(self, url: str) -> None:
         import zmq
@@ -49,21 +52,41 @@ class Subscriber:
         self.socket = zmq.Context.instance().socket(zmq.SUB)
         self.socket.subscribe(b"")
         monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        self.socket.connect(EVENTS.format(url.rpartition(":")[2]))
+        port = url.rpartition(":")[2]
+        self.again = zmq.Context.instance().socket(zmq.DEALER)
+        self.again.connect(AGAIN.format(port))
+        self.socket.connect(EVENTS.format(port))
         assert monitor.poll(30_000), "nobody publishes there"
         self.socket.disable_monitor()
         self.places: dict[tuple[str, str | None], set[object]] = defaultdict(set)
         self.next = 0
 
     def listen(self, seconds: float) -> bool:
-        """Take in one batch; False if there is none for so long."""
-        from vllm.distributed.kv_events import AllBlocksCleared, BlockStored, KVEventBatch
-
+        """Take in one batch, and those before it; False if there is none for so long."""
         if not self.socket.poll(1000 * seconds):
             return False
         _, sequence, payload = self.socket.recv_multipart()
         number = int.from_bytes(sequence, "big")
+        if number > self.next:
+            self.catch_up(number)
         assert number == self.next, "events were lost"
+        self.take(payload)
+        return True
+
+    def catch_up(self, until: int) -> None:
+        """Take in the batches up to this one, as the server kept them."""
+        self.again.send_multipart([b"", self.next.to_bytes(8, "big")])
+        while True:
+            assert self.again.poll(30_000), "nobody says it again"
+            _, _, sequence, payload = self.again.recv_multipart()
+            if sequence == END:
+                return
+            if int.from_bytes(sequence, "big") == self.next < until:
+                self.take(payload)
+
+    def take(self, payload: bytes) -> None:
+        from vllm.distributed.kv_events import AllBlocksCleared, BlockStored, KVEventBatch
+
         self.next += 1
         for event in msgspec.msgpack.decode(payload, type=KVEventBatch).events:
             if isinstance(event, AllBlocksCleared):
@@ -75,7 +98,6 @@ class Subscriber:
             else:
                 assert place.issuperset(event.block_hashes)
                 place.difference_update(event.block_hashes)
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +111,7 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
     command += ["--max-model-len", "320", "--num-gpu-blocks-override", "12", "--kv-cache-memory-bytes", str(64 << 20)]
     command += ["--enforce-eager", "--max-num-seqs", "4", "--kv-transfer-config", settings(tmp_path_factory.mktemp("disk"))]
     told = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": EVENTS.format(port)}
+    told["replay_endpoint"] = AGAIN.format(port)
     command += ["--kv-events-config", json.dumps(told)]
     log = (tmp_path_factory.mktemp("server") / "log").open("w+")
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -115,7 +138,6 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def subscriber(server: str) -> Subscriber:
-    """It listens from before there is any traffic."""
     return Subscriber(server)
 
 
@@ -127,7 +149,7 @@ def complete(url: str, model: Path, prompt: list[int], tenant: str = "") -> None
     urllib.request.urlopen(asked, timeout=60).read()
 
 
-def test_top_tells_what_a_server_did(server, subscriber, models):
+def test_top_tells_what_a_server_did(server, models):
     before = read(server)
     for [prompt] in ROUNDS:
         complete(server, models["llama"], prompt, "team a")
