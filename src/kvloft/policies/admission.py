@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence, Set
 
+from kvloft.errors import ConfigError
 from kvloft.policies.base import Offer
 from kvloft.request import Key, Request
 
@@ -86,3 +87,15 @@ class ScanGuard(Admission):
 
 ADMISSIONS: dict[str, Callable[[int], Admission] | None] = {"everything": None, "scan-guard": ScanGuard}
 """Rules by name, made for a capacity in blocks."""
+
+
+def make_admission(name: str, capacity: int) -> Admission | None:
+    """The rule of this name for a pool of so many blocks; None for the one that takes in everything.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in ADMISSIONS:
+        raise ConfigError(f"admission: {name!r} is unknown; choose one of: {', '.join(ADMISSIONS)}")
+    rule = ADMISSIONS[name]
+    return rule(capacity) if rule else None

@@ -6,7 +6,7 @@ import msgspec
 
 from kvloft.errors import ConfigError
 from kvloft.policies import Policy
-from kvloft.policies.admission import ADMISSIONS
+from kvloft.policies.admission import make_admission
 from kvloft.pool import BlockPool
 from kvloft.traces.event import TraceRequest
 
@@ -26,8 +26,7 @@ class Intake(msgspec.Struct, frozen=True):
     quotas: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        if self.admission not in ADMISSIONS:
-            raise ConfigError(f"admission: {self.admission!r} is unknown; choose one of: {', '.join(ADMISSIONS)}")
+        make_admission(self.admission, capacity=1)
 
     def check(self, requests: Iterable[TraceRequest]) -> None:
         """Read as much of a trace as it takes to find a request of each tenant with a quota.
@@ -50,8 +49,7 @@ class Intake(msgspec.Struct, frozen=True):
 
     def pool(self, capacity: int, policy: str | type[Policy] | Policy, clock: Callable[[], float]) -> BlockPool:
         """A pool of so many blocks."""
-        rule = ADMISSIONS[self.admission]
-        return BlockPool(capacity, policy, rule(capacity) if rule else None, quotas=self.quotas, clock=clock)
+        return BlockPool(capacity, policy, make_admission(self.admission, capacity), quotas=self.quotas, clock=clock)
 
 
 def parse_quotas(texts: Iterable[str]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvloft.errors import ConfigError
 from kvloft.policies import Policy
-from kvloft.policies.admission import ADMISSIONS
+from kvloft.policies.admission import make_admission
 from kvloft.pool import BlockPool, Lookup
 from kvloft.request import Key
 from kvloft.telemetry import EventKind
@@ -65,7 +65,7 @@ class KvloftManager(OffloadingManager):
         quotas: by tenant, the share of the capacity from which it makes room from its own chunks.
 
     Raises:
-        ConfigError: the capacity is no positive integer, or the policy is unknown.
+        ConfigError: the capacity is no positive integer, or the policy or the rule is unknown.
     """
 
     __slots__ = ("lookup",)
@@ -89,11 +89,10 @@ class KvloftManager(OffloadingManager):
         admission: str = "everything",
         quotas: Mapping[str, float] | None = None,
     ) -> None:
-        rule = ADMISSIONS[admission]
         self.pool = BlockPool(
             num_chunks,
             find_policy(cache_policy, cache_policy_module_path),
-            rule(num_chunks) if rule else None,
+            make_admission(admission, num_chunks),
             quotas=quotas,
         )
         self.lookup = self.pool.answers(*RESULTS.values())
