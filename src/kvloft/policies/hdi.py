@@ -386,9 +386,7 @@ class HDI(Policy):
 
     def _part_ghost(self, segment: AgedSegment) -> AgedSegment:
         """Part the resident blocks, which are used, from the evicted ones behind them, which are not."""
-        head = self._split(segment, len(segment.keys))
-        self._ages.put(head)
-        return head
+        return self._split(segment, len(segment.keys))
 
     def _drop_ghost(self, ghost: AgedSegment, n: int) -> None:
         """Its first n evicted blocks are resident again, elsewhere."""
