@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
+from policies import MIXES, SIZES
 
 from kvloft.sim.replay import Replay, survey
 from kvloft.traces.event import TraceRequest
 from kvloft.traces.synth import Workload, synthesize
 
-SIZES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 MINDED = 0.25
 
 
@@ -42,7 +42,7 @@ KINDS: dict[str, Callable[[int], list[TraceRequest]]] = {
     "agents, short, many at a time": lambda seed: generated(1000, seed, {"agents": 1}, sessions_a_second=0.3),
     "chat, short": lambda seed: generated(1000, seed, {"chat": 1}),
     "chat and agents, short": lambda seed: generated(1200, seed, {"chat": 3, "agents": 1}),
-    "mixed": lambda seed: generated(2500, seed, {"chat": 4, "agents": 1, "rag": 2, "scan": 0.5}),
+    "mixed": lambda seed: generated(2500, seed, MIXES["mixed"]),
     "chat, then agents, then documents": lambda seed: in_turn(
         *(generated(1000, seed, {kind: 1}) for kind in ("chat", "agents", "rag"))
     ),
