@@ -31,6 +31,17 @@ deep_copy(PyObject *given, PyObject *memo)
     return copy;
 }
 
+void *
+doubled(void *array, Py_ssize_t *room, size_t size)
+{
+    void *larger = PyMem_Realloc(array, 2 * (size_t)*room * size);
+    if (larger)
+        *room *= 2;
+    else
+        PyErr_NoMemory();
+    return larger;
+}
+
 /* Both types. */
 
 static PyObject *

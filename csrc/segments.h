@@ -38,6 +38,9 @@ Py_ssize_t resident_blocks(const Run *run);
 /* `copy.deepcopy` of it. */
 PyObject *deep_copy(PyObject *given, PyObject *memo);
 
+/* The array, with twice the room, which is noted; MemoryError and NULL if there is no memory for it, then it is as it was. */
+void *doubled(void *array, Py_ssize_t *room, size_t size);
+
 /* Given an argument, that segment; TypeError and NULL if it is none. */
 AgedRun *as_aged_run(PyObject *given);
 

@@ -73,14 +73,10 @@ append(Shadow *self, int64_t has, int64_t ours)
         self->oldest = 0;
     }
     if (self->count == self->room) {
-        Py_ssize_t room = 2 * self->room;
-        Use *uses = PyMem_Realloc(self->uses, (size_t)room * sizeof(*uses));
-        if (!uses) {
-            PyErr_NoMemory();
+        Use *uses = doubled(self->uses, &self->room, sizeof(*uses));
+        if (!uses)
             return -1;
-        }
         self->uses = uses;
-        self->room = room;
     }
     self->uses[self->count++] = (Use){.has = has, .ours = ours};
     return 0;

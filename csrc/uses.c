@@ -51,14 +51,10 @@ begin(Uses *self, AgedRun *segment)
     if (describe(self, segment, &use) < 0)
         return -1;
     if (self->count == self->room) {
-        Py_ssize_t room = 2 * self->room;
-        Use *uses = PyMem_Realloc(self->uses, (size_t)room * sizeof(*uses));
-        if (!uses) {
-            PyErr_NoMemory();
+        Use *uses = doubled(self->uses, &self->room, sizeof(*uses));
+        if (!uses)
             return -1;
-        }
         self->uses = uses;
-        self->room = room;
     }
     segment->last = use.time;
     segment->use = self->base + self->count;
